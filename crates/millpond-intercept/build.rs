@@ -1,6 +1,6 @@
 //! Builds the library that is preloaded, with the compiler of this build, so that the crate contains it.
 //!
-//! Cargo installs programs without libraries, so a library beside the command would be missing after `cargo install`. The library uses
+//! Cargo installs programs without libraries, so a library next to the command would be missing after `cargo install`. The library uses
 //! only the standard library. One call of the compiler therefore builds it, without cargo and without a network.
 
 use std::env;

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chapter_does_not_lead_out_of_the_book() {
+    fn a_link_out_of_the_book_is_found() {
         let texts = [
             SUMMARY,
             ("README.md", "# Readme"),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_the_repository_lead_somewhere() {
+    fn the_links_of_the_repository_are_valid() {
         assert_eq!(check(), Ok(()));
     }
 }

@@ -54,7 +54,7 @@ impl Tests {
         PLUGINS.contains(&self.name())
     }
 
-    /// Returns the version and the results, or the reason why the tests cannot be had.
+    /// Returns the version and the results, or the reason why the tests cannot be run.
     fn run(self, sh: &Shell, places: &Places) -> Result<(String, Results)> {
         match self {
             Self::Crate(client) => client.run(sh, places),
@@ -161,7 +161,7 @@ fn report(rows: &[Row], names: &[String]) -> Result {
                 judged.causes(name);
                 wrong.extend(judged.wrong().map(|what| format!("{name}: {what}")));
             }
-            // A client that cannot be fetched is an error only where it was named.
+            // A client that cannot be fetched is an error only if it was named.
             Err(_) if names.is_empty() => {}
             Err(why) => wrong.push(format!("{name}: {why}")),
         }

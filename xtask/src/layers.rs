@@ -91,7 +91,7 @@ pub(crate) fn run() -> Result<(), String> {
     Err(faults.join("\n"))
 }
 
-/// Returns what cargo says of the packages of the workspace.
+/// Returns cargo's metadata about the packages of the workspace.
 pub(crate) fn metadata() -> Result<Value, String> {
     let output = Command::new("cargo")
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -381,7 +381,7 @@ fn first_names(token: Option<&TokenTree>, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the circles: the largest sets of modules each of which leads to every other by imports.
+/// Returns the circles: the largest sets of modules in which each module leads to every other by imports.
 fn circles(imports: &Imports) -> Vec<BTreeSet<String>> {
     let reach = |from: &String| {
         let mut reached = BTreeSet::new();

@@ -88,7 +88,7 @@ fn wanted(args: &[String]) -> Result<Wanted> {
 struct Program {
     name: &'static str,
     about: &'static str,
-    /// Prepares the program. Fails where it cannot be run on this machine.
+    /// Prepares the program. Fails if it cannot run on this machine.
     prepare: fn(&Setup<'_>) -> Result<Run>,
 }
 
@@ -96,7 +96,7 @@ struct Program {
 enum Run {
     /// Runs it once under an allocator.
     Alone(Box<Alone>),
-    /// Runs it once under each of several allocators. The processes work in turns, so that a change of the machine's speed meets all.
+    /// Runs it once under each of several allocators. The processes take turns, so that a change of the machine's speed affects all.
     Together(Box<Together>),
 }
 
@@ -109,7 +109,7 @@ impl Run {
     }
 }
 
-/// What programs need to prepare themselves.
+/// The data that programs need for their preparation.
 struct Setup<'a> {
     sh: &'a Shell,
     wanted: &'a Wanted,

@@ -18,7 +18,7 @@ const TESTS: &[(&str, &str)] = &[
 /// Tests of memory that several threads or other libraries own. One run tests one order of the threads and one choice of the values
 /// that each thread reads, so these tests run under [`SEEDS`]. Tests of one thread would take twenty times as long and find no more.
 const OWNERS: &[(&str, &str)] = &[
-    ("millpond-pool", "block:: buffer::tests::whoever"),
+    ("millpond-pool", "block:: buffer::tests::the_last_owner"),
     ("millpond-tensor", "dlpack:: tests::of_many"),
 ];
 const SEEDS: &str = "-Zmiri-many-seeds=0..20";

@@ -1,4 +1,4 @@
-//! Takes the pictures of the README and of the book in a real browser and in a terminal, and measures the speed of such a page.
+//! Takes the pictures of the README and of the book in a real browser and in a terminal, and measures the speed of a page.
 //!
 //! Pages need `chromium`, `chromedriver` and `node`, which most build machines lack. Without them the commands say so and end.
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use xshell::cmd;
 
-/// An old version on purpose, because a driver loads only PTX that is not newer than itself. This version is from CUDA 12.1.
+/// The package with NVRTC, from CUDA 12.1. The version is deliberately old, because a driver loads only PTX that is not
+/// newer than itself.
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.1.105";
 /// The environment variable with the path of an installed library.
 const VARIABLE: &str = "MILLPOND_NVRTC";
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ptx_is_of_these_sources() {
+    fn the_committed_ptx_belongs_to_the_current_sources() {
         for module in MODULES {
             let ptx = fs::read_to_string(module.ptx()).expect("it is committed");
             let told = format!("sum is {:016x}.", sum(&module.sources().expect("they are there")));
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ptx_is_what_its_sources_make() {
+    fn compiling_the_sources_gives_the_committed_ptx() {
         let Some(nvrtc) = installed() else {
             eprintln!("skipped: there is no NVRTC here; cargo xtask ptx --check installs it");
             return;

@@ -23,7 +23,7 @@ const OTHERS: [&str; 9] = [
 const NUMPY_TESTS: [&str; 5] = ["hypothesis", "meson", "ninja", "cython", "setuptools"];
 /// The other libraries that can take their memory from a pool.
 const PLUGGED: [&str; 3] = ["cupy-cuda13x", "numba-cuda", "cuda-core"];
-/// Its build needs a driver of the version that the emulated driver is told to report.
+/// This build of PyTorch needs a driver of the version that the emulated driver is set to report.
 const TORCH: &str = "torch==2.15.0";
 const PACKAGE: &str = "crates/millpond-python/python/millpond";
 const EXAMPLES: &str = "crates/millpond-python/examples";
@@ -84,7 +84,7 @@ fn plugins(sh: &Shell, folder: &Path, python: &Path) -> Result {
 }
 
 /// Builds the wheel in the dev profile, installs it in a new environment, runs its tests there with the packages of others, and checks its
-/// types. Does nothing where these packages cannot be had.
+/// types. Does nothing if these packages cannot be installed.
 pub(crate) fn check() -> std::result::Result<(), String> {
     let sh = shell().map_err(|error| error.to_string())?;
     let (folder, bin) = match environment(&sh) {
@@ -146,7 +146,7 @@ fn check_wheel(sh: &Shell, bin: &Path, wheel: &Path) -> Result {
     Ok(())
 }
 
-/// Runs the package's tests on what is installed, with the emulated driver.
+/// Runs the package's tests on the installed package, with the emulated driver.
 fn tests(sh: &Shell, folder: &Path, python: &Path) -> Result {
     let tests = root().join("crates/millpond-python/tests");
     let driver = emulated_driver(sh)?;

@@ -8,7 +8,7 @@ const NEXTEST: &str = "0.9.143";
 /// The command that runs the tests of CUDA devices.
 pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_nvrtc --test cuda_transfer --test cuda_hostile";
 
-/// Which of the long checks run.
+/// The selection of the long checks that run.
 enum Extent {
     None,
     Changed,
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut passed = Passed::read()?;
     let mut left = Vec::new();
     for check in LONG {
-        // Outside a repository, nothing tells which files have changed.
+        // Outside a repository, it is unknown which files have changed.
         let files = fingerprint(&root(), check.covers).ok();
         let has_passed = files.as_ref().is_some_and(|files| passed.has(check.name, files));
         if has_passed && !matches!(extent, Extent::All) {

@@ -3,7 +3,7 @@
 use crate::shell::{Result, need_nightly, shell};
 use xshell::cmd;
 
-/// Tests of memory that several threads own. As opposed to Miri, the sanitizer runs real threads and many more rounds.
+/// Tests of memory that several threads own. Unlike Miri, the sanitizer runs real threads and many more rounds.
 ///
 /// The tests of the pool's fast path are left out. The fast path relies on fences, which the sanitizer does not support, so it would
 /// report races that do not exist.

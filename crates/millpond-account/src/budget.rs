@@ -22,12 +22,12 @@
 //!   later     deferred callbacks                called after the pool's locks are released
 //! ```
 //!
-//! How a pool uses them: it charges bytes from its source to [`Budget::nearest`] of reserved bytes with
-//! [`Budget::try_charge`] before it requests them, and returns the charge after it has freed them. A block is charged to its
-//! tenant, scope or pool before it is placed. The [`Charge`] is stored in the block's header, or its bytes are
-//! [forgotten](Charge::forget) there and [restored](Budget::restore) when the block is freed. If a request may wait, the
-//! pool first [joins](Wait::join) the queue, then empties its caches, and only then sleeps. While
-//! [`Budget::has_waiters`], freed blocks bypass the caches. The pool's [`Lister`] reports its blocks for refusals.
+//! A pool uses budgets as follows. Before it requests bytes from its source, it charges them with [`Budget::try_charge`] to
+//! the [nearest](Budget::nearest) budget of reserved bytes. It returns the charge after it has freed the bytes. A block is
+//! charged to its tenant, scope or pool before it is placed. The [`Charge`] is stored in the block's header, or its bytes
+//! are [forgotten](Charge::forget) there and [restored](Budget::restore) when the block is freed. If a request may wait, the
+//! pool first [joins](Wait::join) the queue, then empties its caches, and only then sleeps. While [`Budget::has_waiters`],
+//! freed blocks bypass the caches. The pool's [`Lister`] reports its blocks for refusals.
 //!
 //! There is no guarantee that a charge succeeds whenever there is room. While a charge that a higher budget is about to
 //! refuse holds room in a lower budget, the lower one may refuse another charge that would have fitted. A waiting request is
@@ -131,8 +131,8 @@ impl Budget {
     ///
     /// # Errors
     /// Returns [`BudgetError::TooLarge`] or [`BudgetError::Exceeded`]. They contain the budget that refused and a
-    /// report of who holds its bytes, which requires a walk through the listers. [`try_charge`](Self::try_charge) fails
-    /// without that walk.
+    /// report of the holders of its bytes, which requires a walk through the listers. [`try_charge`](Self::try_charge)
+    /// fails without that walk.
     pub fn charge(&self, bytes: u64) -> Result<Charge, BudgetError> {
         self.try_charge(bytes).map_err(|refusal| refusal.into_error(None))
     }
@@ -277,7 +277,7 @@ impl Budget {
         &self.0.name
     }
 
-    /// Returns the bytes that this budget counts.
+    /// Returns the measure: the kind of bytes that this budget counts.
     #[must_use]
     pub fn measure(&self) -> Measure {
         self.0.measure
@@ -313,8 +313,8 @@ impl Budget {
         path
     }
 
-    /// Registers a lister, which reports who holds the bytes under this budget. It replaces the earlier one. `None`
-    /// removes it.
+    /// Registers a lister, which reports the holders of the bytes under this budget. It replaces the earlier one.
+    /// `None` removes it.
     pub fn set_lister(&self, lister: Option<Arc<dyn Lister>>) {
         self.0.set_lister(lister);
     }
@@ -327,7 +327,7 @@ impl Budget {
             .any(|node| other.0.way().any(|their| Arc::ptr_eq(node, their)))
     }
 
-    /// Returns true if a charge to this budget also reaches `that` budget.
+    /// Returns true if a charge to this budget also reaches the `other` budget.
     #[must_use]
     pub fn reaches(&self, other: &Self) -> bool {
         self.0.way().any(|node| Arc::ptr_eq(node, &other.0))

@@ -44,7 +44,7 @@ pub enum AllocError {
     /// The memory belongs to another library and cannot grow.
     #[error("cannot grow memory that belongs to another library: copy it to a pool with `deep_copy`")]
     Foreign,
-    /// A panic has broken the pool. It came from the pool's source of memory, or from a sink that is told of the source's
+    /// A panic has broken the pool. It came from the pool's source of memory, or from a sink that observes the source's
     /// calls, and it unwound through the engine. It is no longer known which of the pool's memory is free, so none of it is
     /// allocated again or returned. Blocks that are already allocated stay valid.
     #[error(

@@ -154,9 +154,9 @@ impl LedgerBuilder {
 
 /// The account of live blocks of a pool: one entry for each block, or for a sample of them.
 ///
-/// A pool that tracks its blocks has one. It may be asked from any thread and at any time. A free of an
-/// address that it does not know is a [wrong free](WrongFree) only if the account is [complete](LedgerBuilder::complete): otherwise the
-/// block may be older than the account.
+/// A pool that tracks its blocks has one. It may be used from any thread and at any time. A free of an address that it does not know is
+/// a [wrong free](WrongFree) only if the account is [complete](LedgerBuilder::complete): otherwise the block may be older than the
+/// account.
 ///
 /// ```
 /// use millpond::{Ledger, MemoryKind, Tag, Tracking, event::BlockInfo};
@@ -300,7 +300,7 @@ impl Ledger {
         self.passing.load(Ordering::Relaxed)
     }
 
-    /// Removes all blocks. The caller is the only user.
+    /// Removes all blocks. The caller must be the only user.
     #[doc(hidden)]
     pub fn renew(&self) {
         for shard in &self.shards {
@@ -310,8 +310,8 @@ impl Ledger {
         self.lost.store(0, Ordering::Relaxed);
     }
 
-    /// Frees the tables with their contents. No stack of the old tables is requested afterwards, and the ledger may be
-    /// used again.
+    /// Frees the tables with their contents. The caller requests no stack of the old tables afterwards. The ledger may
+    /// be used again.
     #[cfg(target_os = "linux")]
     #[doc(hidden)]
     pub fn give_back(&self) {
@@ -356,8 +356,8 @@ impl Ledger {
     /// alignment that the caller claims to have requested, if it names them.
     ///
     /// # Errors
-    /// Returns an error if the block differs from what the caller says, in which case it stays in the account, or if it
-    /// belongs to no caller.
+    /// Returns an error if the given size or alignment is wrong, in which case the block stays in the account, or if
+    /// the block belongs to no caller.
     pub fn remove(
         &self,
         address: usize,
@@ -396,7 +396,7 @@ impl Ledger {
     /// Changes the requested sizes and alignments of a block's entry, if there is one.
     ///
     /// # Errors
-    /// Returns an error if the block differs from what the caller says. Nothing has changed then.
+    /// Returns an error if the given size or alignment is wrong. Nothing has changed then.
     #[doc(hidden)]
     pub fn resize(
         &self,

@@ -1,7 +1,7 @@
 //! The account of memory: tags, events, budgets, ledgers of live blocks, and reports of failed requests.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs should use millpond,
+//! because the names that are only for millpond's own crates change without notice.
 
 #![cfg_attr(loom, allow(unused, reason = "models take a part of the crate"))]
 #![forbid(unsafe_code)]

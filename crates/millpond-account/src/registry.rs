@@ -67,13 +67,13 @@ pub trait LivePool {
     /// Returns whether the blocks that are live when this process ends are reported.
     fn reports_leaks(&self) -> bool;
 
-    /// Gives back all memory that no block uses.
+    /// Returns all memory that no block uses to the source.
     fn trim(&self);
 
-    /// Does the same, and returns a report.
+    /// Returns memory to the source like [`trim`](Self::trim), and returns a report.
     fn compact(&self) -> Compaction;
 
-    /// Gives back all memory that no block uses, and resets the counts and peaks.
+    /// Returns all memory that no block uses to the source, and resets the counts and peaks.
     fn clear(&self);
 
     /// Finishes pending work: completed events, and memory that has been unused for long.
@@ -89,7 +89,7 @@ pub trait LivePool {
     /// nothing is changed.
     fn configure(&self, settings: &str) -> Result<(), ConfError>;
 
-    /// Returns the error of a [change of settings](Self::configure), without making it.
+    /// Checks a [change of settings](Self::configure) without making it.
     ///
     /// # Errors
     /// Returns the errors of [`configure`](Self::configure).
@@ -107,7 +107,7 @@ pub struct Look {
     pub policy: &'static str,
 }
 
-/// Returns the live pools of one kind.
+/// A function that returns the live pools of one kind.
 pub(crate) type Provider = fn() -> Vec<Box<dyn LivePool>>;
 
 /// The kinds of pools, in the order in which they are listed.
@@ -121,11 +121,11 @@ pub enum Kind {
 
 static PROVIDERS: [OnceLock<Provider>; 2] = [const { OnceLock::new() }; 2];
 
-/// Makes [`live_pools`] ask `provider` for the pools of this kind from now on.
+/// Makes [`live_pools`] call `provider` for the pools of this kind from now on.
 pub fn provide(kind: Kind, provider: Provider) {
     let place = &PROVIDERS[kind as usize];
     if place.get().is_none() {
-        // The child of a fork would wait forever for a thread that was setting it.
+        // If the process forked while another thread was setting the value, the child would wait for that thread forever.
         let _no_forks = millpond_os::fork::prevent();
         let _ = place.set(provider);
     }

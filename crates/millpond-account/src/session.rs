@@ -65,8 +65,8 @@ struct Mine {
     putter: Putter,
     /// The bytes until the next stack.
     until: u64,
-    /// The pool of this thread's last event, and the number of the change since which the recording is the pool's only
-    /// observer.
+    /// The pool of this thread's last event, and the number of the last change of the pool's observers before that
+    /// event.
     way: Way,
     /// True if no stacks are recorded.
     plain: bool,

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_the_account_hold_together() {
+    fn derived_statistics_are_consistent() {
         let gauge = |current, peak| Gauge { current, peak };
         let mut stats = PoolStats {
             requested: gauge(900, 2 << 20),

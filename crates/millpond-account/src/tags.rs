@@ -40,7 +40,7 @@ thread_local! {
 impl Tag {
     /// No tag, displayed as `untagged`.
     pub const NONE: Self = Self(0);
-    /// The tag of every new name once there are 65,536 others, displayed as `other tags`.
+    /// The tag of every new name after 65,536 others, displayed as `other tags`.
     pub const OTHERS: Self = Self(1);
 
     /// Returns the tag with this name, and creates it if it is new. Names are never freed. After 65,536 names, each new
@@ -78,8 +78,8 @@ impl Tag {
         Self(CURRENT.get())
     }
 
-    /// Makes this the thread's tag until the guard is dropped, which restores the previous tag, also after a panic. If
-    /// guards are not dropped in reverse order, each restores the tag at its creation.
+    /// Makes this the thread's tag until the guard is dropped. The guard restores the previous tag, also after a panic.
+    /// If guards are not dropped in reverse order, each restores the tag at its creation.
     #[inline]
     #[must_use = "the tag holds until the scope is dropped"]
     pub fn enter(self) -> TagScope {
@@ -144,8 +144,8 @@ macro_rules! tag {
 #[derive(Debug)]
 pub struct TagSite {
     name: &'static str,
-    /// The tag's number plus one, once it is known. The first thread looks the name up. Several threads may do so at
-    /// once, and none waits.
+    /// The tag's number plus one, or 0 before it is known. The first thread looks the name up. Several threads may do
+    /// so at the same time, and none waits.
     number: AtomicU32,
 }
 
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_scope_wins_and_a_panic_brings_the_outer_one_back() {
+    fn the_innermost_scope_applies_and_a_panic_restores_the_outer_one() {
         let outer = Tag::new("outer");
         let _outer = outer.enter();
         let panicked = std::panic::catch_unwind(|| {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_and_a_function_name_the_same_tag() {
+    fn the_macro_and_the_function_use_the_same_tag() {
         for _ in 0..2 {
             let _scope = crate::tag!("same");
             assert_eq!(Tag::current(), Tag::new("same"));

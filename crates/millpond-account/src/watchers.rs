@@ -295,7 +295,7 @@ impl Watchers {
         &self.pool
     }
 
-    /// Returns how many times a subscriber has panicked, each of which ended its subscription.
+    /// Returns how many times a subscriber has panicked. Each panic ended the subscription.
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.troubles.panics.load(Ordering::Relaxed)
@@ -307,7 +307,7 @@ impl Watchers {
         self.troubles.undelivered.load(Ordering::Relaxed)
     }
 
-    /// Reports that a block was allocated. It must be called for each allocation if [`sees`](Self::sees) says so,
+    /// Reports that a block was allocated. It must be called for each allocation if [`sees`](Self::sees) requires it,
     /// because an account that samples decides at random here. The caller holds no lock and does not have the block
     /// yet.
     #[inline(always)]
@@ -353,8 +353,8 @@ impl Watchers {
     /// removed.
     ///
     /// # Errors
-    /// Returns an error if the block differs from what the caller says or is not held by a caller. The block must not
-    /// be returned then. Subscribers have been notified.
+    /// Returns an error if the size or the alignment in `info` is wrong, or if no caller holds the block. The block
+    /// must not be returned then. Subscribers have been notified.
     #[inline(always)]
     pub fn freed(&self, info: &BlockInfo) -> Result<(), Box<WrongFree>> {
         if thread::inside() & COUNTING != 0 {

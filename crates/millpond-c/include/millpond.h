@@ -38,7 +38,7 @@
 // A budget counts the bytes that its pools have taken from the system or the devices. This is the default.
 #define MILLPOND_MEASURE_RESERVED 0
 
-// A budget counts the bytes of the blocks that the program holds. It may be below a budget of reserved bytes, and not the reverse.
+// A budget counts the bytes of the blocks that the program holds. It may be below a budget of reserved bytes, but not above one.
 #define MILLPOND_MEASURE_ALLOCATED 1
 
 // The outcome of a call. The numbers never change, and later versions may add others.
@@ -93,7 +93,7 @@ typedef struct {
   uint64_t limit;
   // The budget that the pool is charged to. The pool keeps it alive.
   millpond_budget *budget;
-  // `MILLPOND_MEMORY_HOST` or `MILLPOND_MEMORY_PINNED`. Pools of a device have no other value than 0.
+  // `MILLPOND_MEMORY_HOST` or `MILLPOND_MEMORY_PINNED`. For pools of a device, it must be 0.
   uint32_t memory;
   // Zero.
   uint32_t reserved;
@@ -105,15 +105,15 @@ typedef struct {
   size_t size;
   // The bytes that the program requested and holds.
   uint64_t requested;
-  // Its peak.
+  // The peak of `requested`.
   uint64_t requested_peak;
   // The bytes of the blocks that the program holds.
   uint64_t allocated;
-  // Its peak.
+  // The peak of `allocated`.
   uint64_t allocated_peak;
   // The bytes that the pool has taken from the system or the device.
   uint64_t reserved;
-  // Its peak.
+  // The peak of `reserved`.
   uint64_t reserved_peak;
   // The bytes of freed blocks that wait for a stream.
   uint64_t waiting;
@@ -159,7 +159,7 @@ typedef struct {
   uint64_t refusals;
 } millpond_budget_stats;
 
-// What a recording contains.
+// The contents of a recording.
 typedef struct {
   // The size of this structure in bytes, which the caller sets.
   size_t size;
@@ -175,8 +175,8 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Returns the text of this thread's last error, or an empty text. It says what happened and what to do; if memory ran out, it is the
-// report on who holds the memory. It is valid until a call of this thread fails. A call that succeeds does not change it.
+// Returns the text of this thread's last error, or an empty text. It says what happened and what to do. If memory ran out, it is the
+// report on the memory that is held. It is valid until a call of this thread fails. A call that succeeds does not change it.
 const char *millpond_last_error(void);
 
 // Returns the name of a code, such as "MILLPOND_OUT_OF_MEMORY", or "unknown".
@@ -200,8 +200,8 @@ millpond_status millpond_device_pool_create(uint32_t device,
                                             const millpond_pool_options *options,
                                             millpond_pool **pool);
 
-// Destroys a pool. It allocates nothing from now on. Its live blocks stay valid, and the handle stays valid for freeing them; the pool ends
-// with its last block. A pool without live blocks ends now, and its memory goes back.
+// Destroys a pool. It serves no more requests. Its live blocks stay valid, and the handle stays valid for freeing them; the pool ends with
+// its last block. A pool without live blocks ends now, and its memory is returned.
 //
 // Errors: `MILLPOND_INVALID_HANDLE`, also if the pool was destroyed before.
 millpond_status millpond_pool_destroy(millpond_pool *pool);
@@ -211,7 +211,7 @@ millpond_status millpond_pool_destroy(millpond_pool *pool);
 // Errors: `MILLPOND_INVALID_ARGUMENT` and `MILLPOND_INVALID_HANDLE`.
 millpond_status millpond_pool_get_stats(millpond_pool *pool, millpond_pool_stats *stats);
 
-// Resets the peaks of a pool to the present figures.
+// Resets the peaks of a pool to the current figures.
 //
 // Errors: `MILLPOND_INVALID_HANDLE`.
 millpond_status millpond_pool_reset_peak(millpond_pool *pool);
@@ -229,7 +229,7 @@ millpond_status millpond_pool_set_limit(millpond_pool *pool,
 millpond_status millpond_pool_reserve(millpond_pool *pool,
                                       uint64_t total);
 
-// Gives back all memory that no block uses. A pool of a device waits for the streams that have used its memory.
+// Returns all unused memory to the system or the device. A pool of a device waits for the streams that have used its memory.
 //
 // Errors: `MILLPOND_INVALID_HANDLE`.
 millpond_status millpond_pool_trim(millpond_pool *pool);
@@ -267,8 +267,8 @@ millpond_status millpond_free(millpond_pool *pool,
                               void *block);
 
 // Allocates a block of host memory that is freed by `millpond_free_sized` with the same size and alignment. The pool does not record it,
-// so this is several times as fast as `millpond_alloc`. `align` and `flags` are as there. A request of 0 bytes allocates nothing, and its
-// pointer is not null.
+// so this is several times as fast as `millpond_alloc`. `align` and `flags` are those of `millpond_alloc`. A request of 0 bytes allocates
+// nothing, and its pointer is not null.
 //
 // Errors: those of `millpond_alloc`.
 millpond_status millpond_alloc_sized(millpond_pool *pool,
@@ -306,9 +306,9 @@ millpond_status millpond_device_alloc(millpond_pool *pool,
                                       void *stream,
                                       void **block);
 
-// Frees a block of `millpond_device_alloc` in the order of a stream: the work that uses the block was queued on this stream before, or on
-// the stream of its allocation. Work that is queued later must not use it. The memory is reused at once by later work on the stream of its
-// allocation if both are the same, and otherwise after the work that is queued now. The call does not wait. Does nothing if `block` is null.
+// Frees a block of `millpond_device_alloc` in the order of a stream. All work that uses the block must already be queued on this stream or
+// on the stream of its allocation. If both are the same stream, later work on it may reuse the memory at once. Otherwise, the memory is
+// reused after the work that is queued now. The call does not wait. Does nothing if `block` is null.
 //
 // Errors: `MILLPOND_INVALID_POINTER` if the address is not that of a live block of this pool; `MILLPOND_INVALID_HANDLE`,
 // `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_CUDA_ERROR`. In these cases nothing is changed.
@@ -349,8 +349,8 @@ millpond_status millpond_device_read(millpond_pool *pool,
                                      void *to,
                                      size_t bytes);
 
-// Ends the library's use of a stream that the program is about to destroy. Waits until the work of the stream is done. Nobody may put work
-// on the stream during this call or later. Without this call, a stream must live as long as all pools that were given it.
+// Ends the library's use of a stream that the program is about to destroy. Waits until the work of the stream is done. No thread may queue
+// work on the stream during this call or later. Without this call, a stream must live as long as all pools that were given it.
 //
 // Errors: `MILLPOND_CUDA_ERROR` while the stream is captured, and the errors of the driver. The stream must then stay alive.
 millpond_status millpond_stream_retire(uint32_t device,
@@ -400,7 +400,7 @@ void millpond_torch_free_segment(void *block,
 void millpond_torch_record_stream(void *block,
                                   void *stream);
 
-// Gives back all memory of plugged pools that no block uses. Pass this function to `set_reset_fn`; `torch.cuda.empty_cache` then calls it.
+// Returns all unused memory of plugged pools to the devices. Pass this function to `set_reset_fn`; `torch.cuda.empty_cache` then calls it.
 void millpond_torch_empty_cache(void);
 
 // Sets the limit of a device's plugged pool to a share of the device's memory, but not above the limit that the pool had when it was plugged
@@ -420,8 +420,8 @@ void millpond_torch_begin_allocate_to_pool(int device,
                                            uint64_t second,
                                            const void *filter);
 
-// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. Pass this function to
-// `set_end_allocate_to_pool_fn`.
+// Ends the effect of the last call of `millpond_torch_begin_allocate_to_pool` for a private pool. The private pool
+// keeps its memory. Pass this function to `set_end_allocate_to_pool_fn`.
 //
 // Rules: The caller is code that exceptions of C++ may pass.
 void millpond_torch_end_allocate_to_pool(int device, uint64_t first, uint64_t second);
@@ -470,7 +470,7 @@ millpond_status millpond_tag_pop(void);
 millpond_status millpond_recording_start(const char *path,
                                          millpond_recording **recording);
 
-// Ends a recording when its file is complete. The handle is invalid afterwards, also if this fails. `report` may be null.
+// Ends a recording when its file is complete. The handle is invalid afterwards, even if this fails. `report` may be null.
 //
 // Errors: `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_INVALID_HANDLE`, `MILLPOND_SYSTEM_ERROR` if the file is incomplete.
 millpond_status millpond_recording_stop(millpond_recording *recording,

@@ -23,7 +23,7 @@ macro_rules! of_both {
 
 pub(crate) use of_both;
 
-/// Returns the pool of a handle, also if it was destroyed.
+/// Returns the pool of a handle, even if it was destroyed.
 pub(crate) fn any_pool(pool: *mut millpond_pool) -> Result<AnyPool, Failure> {
     match handles::find(pool.addr(), Kind::Pool)? {
         Object::Host(entry) => Ok(AnyPool::Host(entry)),

@@ -4,7 +4,7 @@ use crate::status::Failure;
 use std::ffi::{CStr, c_char};
 use std::ptr::{self, NonNull};
 
-/// The most bytes of a structure that a caller may say. Structures of later versions are smaller.
+/// The largest size of a structure that a caller may state. Structures of later versions are smaller.
 const MOST: usize = 4096;
 
 /// A place for a result.
@@ -91,7 +91,7 @@ impl<T: Growing> OutStruct<T> {
         Ok(Self(place, size))
     }
 
-    /// Writes all fields that the caller has but the size. Fields that only the caller has become zero.
+    /// Writes all fields that the caller has, except the size. Fields that only the caller has become zero.
     pub(crate) fn set(self, value: &T) {
         let Self(place, size) = self;
         let known = size.min(size_of::<T>());
@@ -101,7 +101,7 @@ impl<T: Growing> OutStruct<T> {
         let from = unsafe { from.add(first) };
         // SAFETY: the caller's structure has at least these bytes, by the invariant.
         let fields = unsafe { to.add(first) };
-        // SAFETY: as above, and a caller's structure is no local of ours.
+        // SAFETY: as above, and the caller's structure does not overlap this local.
         unsafe { ptr::copy_nonoverlapping(from, fields, known - first) };
         // SAFETY: `known` is at most `size`.
         let rest = unsafe { to.add(known) };
@@ -110,7 +110,7 @@ impl<T: Growing> OutStruct<T> {
     }
 }
 
-/// Returns the size that a structure says it has, if it is one.
+/// Returns the size that a structure states, if it is valid.
 fn expect_size<T>(size: usize, name: &str) -> Result<usize, Failure> {
     // This is the first version of all structures, so none is smaller.
     if (size_of::<T>()..=MOST).contains(&size) {
@@ -125,7 +125,7 @@ fn expect_size<T>(size: usize, name: &str) -> Result<usize, Failure> {
 /// Returns a text.
 ///
 /// # Safety
-/// The pointer is null, or that of bytes which end with a zero byte and stay unchanged during the call.
+/// The pointer is null, or points to bytes that end with a zero byte and stay unchanged during the call.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Failure> {
     if pointer.is_null() {
         return Err(Failure::argument(format!(
@@ -153,7 +153,7 @@ pub(crate) unsafe fn optional_text<'a>(
     unsafe { text(pointer, name) }.map(Some)
 }
 
-/// Returns an alignment: 0 is the default one.
+/// Returns the alignment of a request. 0 stands for the default.
 #[inline]
 pub(crate) fn alignment(align: usize) -> Result<usize, Failure> {
     match align {

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 /// All bytes of the block are zero.
 pub const MILLPOND_ZEROED: u32 = 1;
 
-/// Returns the host pool of a handle, unless it was destroyed. Another thread may destroy it at any time. So the functions that allocate
-/// look again when they have a block: if the pool was destroyed before the block was counted, the handle may be invalid already.
+/// Returns the host pool of a handle, unless it was destroyed. Another thread may destroy it at any time. The functions that allocate
+/// therefore check again after the allocation: if the pool was destroyed before the block was counted, the handle may be invalid already.
 #[inline]
 fn open_pool(pool: *mut millpond_pool) -> Result<&'static HostPool, Failure> {
     let entry = host_pool(pool.addr())?;
@@ -22,7 +22,7 @@ fn open_pool(pool: *mut millpond_pool) -> Result<&'static HostPool, Failure> {
     }
 }
 
-/// Returns the failure of a request. The error of a pool that another thread has destroyed in the meantime is that of its handle.
+/// Returns the failure of a request. If another thread has destroyed the pool in the meantime, this is the failure for a destroyed pool.
 #[cold]
 fn unless_destroyed(entry: &HostPool, error: impl Into<Failure>) -> Failure {
     match entry.destroyed.load(Ordering::Acquire) {
@@ -82,14 +82,14 @@ pub unsafe extern "C" fn millpond_alloc(
             .map_err(|error| unless_destroyed(entry, error))?
             .cast::<u8>();
         if entry.destroyed.load(Ordering::Acquire) {
-            // SAFETY: the block was allocated just now, and nobody else knows it.
+            // SAFETY: the block was allocated just now, and no other code has its address.
             let _ = unsafe { entry.pool.free_raw(block) };
             end_if_empty(pool, entry);
             return Err(closed());
         }
         let address = block.as_ptr();
         if zeroed {
-            // SAFETY: the block has at least the requested bytes, and nobody else knows it.
+            // SAFETY: the block has at least the requested bytes, and no other code has its address.
             unsafe { ptr::write_bytes(address, 0, bytes) };
         }
         out.set(address.cast());
@@ -122,8 +122,8 @@ pub unsafe extern "C" fn millpond_free(pool: *mut millpond_pool, block: *mut c_v
 }
 
 /// Allocates a block of host memory that is freed by `millpond_free_sized` with the same size and alignment. The pool does not record it,
-/// so this is several times as fast as `millpond_alloc`. `align` and `flags` are as there. A request of 0 bytes allocates nothing, and its
-/// pointer is not null.
+/// so this is several times as fast as `millpond_alloc`. `align` and `flags` are those of `millpond_alloc`. A request of 0 bytes allocates
+/// nothing, and its pointer is not null.
 ///
 /// Errors: those of `millpond_alloc`.
 ///
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn millpond_alloc_sized(
         }
         .map_err(|error| unless_destroyed(entry, error))?;
         if entry.destroyed.load(Ordering::Acquire) {
-            // SAFETY: the block was allocated just now for this layout, and nobody else knows it.
+            // SAFETY: the block was allocated just now for this layout, and no other code has its address.
             unsafe { entry.pool.deallocate(block.cast(), layout) };
             end_if_empty(pool, entry);
             return Err(closed());

@@ -12,7 +12,7 @@ use std::ptr;
 pub const MILLPOND_NO_LIMIT: u64 = u64::MAX;
 /// A budget counts the bytes that its pools have taken from the system or the devices. This is the default.
 pub const MILLPOND_MEASURE_RESERVED: u32 = 0;
-/// A budget counts the bytes of the blocks that the program holds. It may be below a budget of reserved bytes, and not the reverse.
+/// A budget counts the bytes of the blocks that the program holds. It may be below a budget of reserved bytes, but not above one.
 pub const MILLPOND_MEASURE_ALLOCATED: u32 = 1;
 
 /// The settings of a new budget. Set `size`, and leave fields at zero for the defaults.

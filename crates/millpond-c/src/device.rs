@@ -1,7 +1,7 @@
 //! Blocks of device pools, and streams.
 //!
-//! A pool of the library keeps handles of the streams that it knows, and asks the driver about them. So a stream that a program destroys
-//! must be retired first, which [`millpond_stream_retire`] does.
+//! A pool keeps handles of the streams that it knows, and queries the driver about them. A program must therefore call
+//! [`millpond_stream_retire`] before it destroys a stream.
 
 use crate::arguments::Out;
 use crate::handles::{self, Kind, Object, closed, millpond_pool};
@@ -113,9 +113,9 @@ fn end_if_empty(pool: *mut millpond_pool, entry: &OpenDevicePool) {
     }
 }
 
-/// Frees a block of `millpond_device_alloc` in the order of a stream: the work that uses the block was queued on this stream before, or on
-/// the stream of its allocation. Work that is queued later must not use it. The memory is reused at once by later work on the stream of its
-/// allocation if both are the same, and otherwise after the work that is queued now. The call does not wait. Does nothing if `block` is null.
+/// Frees a block of `millpond_device_alloc` in the order of a stream. All work that uses the block must already be queued on this stream or
+/// on the stream of its allocation. If both are the same stream, later work on it may reuse the memory at once. Otherwise, the memory is
+/// reused after the work that is queued now. The call does not wait. Does nothing if `block` is null.
 ///
 /// Errors: `MILLPOND_INVALID_POINTER` if the address is not that of a live block of this pool; `MILLPOND_INVALID_HANDLE`,
 /// `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_CUDA_ERROR`. In these cases nothing is changed.
@@ -246,8 +246,8 @@ fn outside(bytes: usize) -> Failure {
     Failure::new(millpond_status::MILLPOND_INVALID_POINTER, text)
 }
 
-/// Ends the library's use of a stream that the program is about to destroy. Waits until the work of the stream is done. Nobody may put work
-/// on the stream during this call or later. Without this call, a stream must live as long as all pools that were given it.
+/// Ends the library's use of a stream that the program is about to destroy. Waits until the work of the stream is done. No thread may queue
+/// work on the stream during this call or later. Without this call, a stream must live as long as all pools that were given it.
 ///
 /// Errors: `MILLPOND_CUDA_ERROR` while the stream is captured, and the errors of the driver. The stream must then stay alive.
 ///

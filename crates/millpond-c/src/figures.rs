@@ -19,15 +19,15 @@ pub struct millpond_pool_stats {
     pub size: usize,
     /// The bytes that the program requested and holds.
     pub requested: u64,
-    /// Its peak.
+    /// The peak of `requested`.
     pub requested_peak: u64,
     /// The bytes of the blocks that the program holds.
     pub allocated: u64,
-    /// Its peak.
+    /// The peak of `allocated`.
     pub allocated_peak: u64,
     /// The bytes that the pool has taken from the system or the device.
     pub reserved: u64,
-    /// Its peak.
+    /// The peak of `reserved`.
     pub reserved_peak: u64,
     /// The bytes of freed blocks that wait for a stream.
     pub waiting: u64,
@@ -89,7 +89,7 @@ fn figures(stats: &PoolStats, limit: u64) -> millpond_pool_stats {
     }
 }
 
-/// Resets the peaks of a pool to the present figures.
+/// Resets the peaks of a pool to the current figures.
 ///
 /// Errors: `MILLPOND_INVALID_HANDLE`.
 #[unsafe(no_mangle)]
@@ -131,7 +131,7 @@ pub extern "C" fn millpond_pool_reserve(pool: *mut millpond_pool, total: u64) ->
     })
 }
 
-/// Gives back all memory that no block uses. A pool of a device waits for the streams that have used its memory.
+/// Returns all unused memory to the system or the device. A pool of a device waits for the streams that have used its memory.
 ///
 /// Errors: `MILLPOND_INVALID_HANDLE`.
 #[unsafe(no_mangle)]
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn millpond_pool_report(
                 )),
             };
         }
-        // A character is not cut.
+        // The text is not cut within a character.
         let mut end = text.len().min(capacity - 1);
         while !text.is_char_boundary(end) {
             end -= 1;

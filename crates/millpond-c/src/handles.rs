@@ -1,11 +1,11 @@
 //! The table of live handles.
 //!
-//! A handle of C is a number in the form of a pointer, and never an address. It consists of a mark, the kind of its object, a generation and
-//! the number of a slot. A slot that is used again has another generation, so a handle that was destroyed stays wrong. A slot whose
+//! A handle of C is a number in the form of a pointer, and never an address. It consists of a mark, the kind of its object, a generation
+//! and the number of a slot. A slot that is used again has another generation, so a handle that was destroyed stays invalid. A slot whose
 //! generations are used up is not used again.
 //!
-//! A look-up of a host pool takes no lock: the slot has a pointer to an entry that is never freed. An entry is small, and the pool behind it
-//! keeps its tables for the life of the process too.
+//! The lookup of a host pool takes no lock, because the slot has a pointer to an entry that is never freed. An entry is small, and the pool
+//! behind it keeps its tables for the life of the process too.
 
 use crate::open_device::OpenDevicePool;
 use crate::status::{Failure, millpond_status};
@@ -29,7 +29,7 @@ pub struct millpond_recording {
     _private: [u8; 0],
 }
 
-/// Numbers with this mark are no addresses of a program: access through one faults.
+/// Numbers with this mark are not valid addresses, so an access through one faults.
 const MARK: usize = 0xD1 << 56;
 const KIND_SHIFT: u32 = 52;
 const GENERATION_SHIFT: u32 = 24;

@@ -4,9 +4,9 @@
 //!
 //! # Rules on arguments
 //!
-//! Every function that can fail returns a [`millpond_status`]. No panic leaves a function. These arguments are checked, and a wrong one is
-//! answered by a status and a text: handles, null and misaligned pointers, texts that are not UTF-8, sizes, alignments, flags, and the
-//! addresses of blocks unless a function says otherwise. These cannot be checked, so they are the conditions of every `unsafe` function here:
+//! Every function that can fail returns a [`millpond_status`]. No panic leaves a function. These arguments are checked, and a wrong one
+//! results in a status and a text: handles, null and misaligned pointers, texts that are not UTF-8, sizes, alignments, flags, and the
+//! addresses of blocks unless a function says otherwise. These cannot be checked, so they are the conditions of every `unsafe` function:
 //!
 //! - A pointer to a result is valid for a write of its type, and a pointer to a structure for reads and writes of the bytes that its field
 //!   `size` says.

@@ -21,7 +21,7 @@ pub(crate) struct OpenDevicePool {
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is half changed when a call of the library panics.
+    // A panic in the library leaves no partial change, so a poisoned lock is used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -35,7 +35,7 @@ impl OpenDevicePool {
         }
     }
 
-    /// Returns whether this process is the one that created the pool, and no child of it.
+    /// Returns whether this process created the pool. In the child of a fork, it did not.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == std::process::id()
     }

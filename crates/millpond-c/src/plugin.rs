@@ -1,11 +1,11 @@
-//! Functions with the signatures that PyTorch asks of an allocator of device memory.
+//! Functions with the signatures that PyTorch requires of an allocator of device memory.
 //!
-//! PyTorch names a device and a stream, and no pool. So each device has one plugged pool. It is the one that
+//! PyTorch passes a device and a stream, but no pool, so each device has one plugged pool. It is the one that
 //! [`millpond_plugin_set_pool`] set, or a pool that is created at the first request, with the settings in `MILLPOND_CONF`.
 //!
 //! A private pool of PyTorch has the memory of a graph, whose launches use the same addresses again. It gets a pool of its own, which keeps
-//! its memory until PyTorch releases it. PyTorch does not say which streams launch a graph or use segments of a `MemPool`, because the free of
-//! CUDA's runtime waits for the whole device. So this memory goes back after such a wait too.
+//! its memory until PyTorch releases it. PyTorch does not report which streams launch a graph or use segments of a `MemPool`, because
+//! `cudaFree` waits for the whole device. This memory is therefore also returned only after a wait for the device.
 
 mod exception;
 mod filter;
@@ -25,7 +25,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The number of a private pool, which PyTorch gives as a pair.
+/// The number of a private pool, which PyTorch passes as a pair.
 type PoolId = (u64, u64);
 
 /// The pools of a device.
@@ -34,14 +34,14 @@ struct Plugged {
     /// The limit of the pool before PyTorch set a fraction.
     limit: u64,
     private: BTreeMap<PoolId, Private>,
-    /// The private pools that serve some streams or threads now, in the order in which this began.
+    /// The private pools that currently serve some streams or threads, in the order in which they began to do so.
     serving: Vec<(PoolId, StreamFilter)>,
 }
 
 /// A private pool.
 struct Private {
     pool: DevicePool,
-    /// How many times PyTorch has begun to use the pool and not yet released it.
+    /// The number of uses that PyTorch has begun and not yet released.
     users: usize,
 }
 
@@ -58,7 +58,7 @@ struct Block {
 /// The blocks that the program holds, of all devices, by their addresses.
 static BLOCKS: Mutex<BTreeMap<usize, Block>> = Mutex::new(BTreeMap::new());
 
-/// Memory that goes back after the next wait for its device.
+/// Memory that is returned after the next wait for its device.
 static WAITING: Mutex<Vec<(CudaDevice, Waiting)>> = Mutex::new(Vec::new());
 
 /// A block or a private pool that may be in use by any stream.
@@ -151,7 +151,7 @@ fn plug(pool: &DevicePool) -> Result<(), Failure> {
     let before = std::mem::replace(&mut plugged.pool, pool.clone());
     plugged.limit = pool.limit();
     drop(all);
-    // Its last handle waits for streams.
+    // Dropping the last handle of a pool waits for streams, so no lock is held.
     drop(before);
     Ok(())
 }
@@ -197,8 +197,8 @@ pub fn reset_private_peaks(device: u32) {
     private_pools(device).iter().for_each(DevicePool::reset_peak);
 }
 
-/// Gives memory back after all work of its device is complete. A wait for the device would end a capture, so during a capture the memory is kept
-/// until the next call.
+/// Returns memory after all work of its device is complete. A wait for the device would end a capture, so during a capture the memory is
+/// kept until the next call.
 fn give_back(device: &CudaDevice, memory: Option<Waiting>) {
     let mut gone: Vec<_> = {
         let mut waiting = lock(&WAITING);
@@ -234,7 +234,7 @@ fn serving(device: c_int, stream: *mut c_void) -> Result<(DevicePool, Option<Poo
     with_plugged(device, |plugged| (plugged.pool.clone(), None))
 }
 
-/// Allocates a block. On failure, the last error of the thread says why.
+/// Allocates a block. On failure, the last error of the thread contains the reason.
 ///
 /// # Safety
 /// The rules on arguments apply.
@@ -439,7 +439,7 @@ pub unsafe extern "C-unwind" fn millpond_torch_record_stream(block: *mut c_void,
     });
 }
 
-/// Gives back all memory of plugged pools that no block uses. Pass this function to `set_reset_fn`; `torch.cuda.empty_cache` then calls it.
+/// Returns all unused memory of plugged pools to the devices. Pass this function to `set_reset_fn`; `torch.cuda.empty_cache` then calls it.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_torch_empty_cache() {
     if is_forked() {
@@ -512,8 +512,8 @@ pub unsafe extern "C-unwind" fn millpond_torch_begin_allocate_to_pool(
     });
 }
 
-/// Ends what `millpond_torch_begin_allocate_to_pool` began. The private pool keeps its memory. Pass this function to
-/// `set_end_allocate_to_pool_fn`.
+/// Ends the effect of the last call of `millpond_torch_begin_allocate_to_pool` for a private pool. The private pool
+/// keeps its memory. Pass this function to `set_end_allocate_to_pool_fn`.
 ///
 /// # Safety
 /// The caller is code that exceptions of C++ may pass.

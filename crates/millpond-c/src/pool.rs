@@ -34,7 +34,7 @@ pub struct millpond_pool_options {
     pub limit: u64,
     /// The budget that the pool is charged to. The pool keeps it alive.
     pub budget: *mut millpond_budget,
-    /// `MILLPOND_MEMORY_HOST` or `MILLPOND_MEMORY_PINNED`. Pools of a device have no other value than 0.
+    /// `MILLPOND_MEMORY_HOST` or `MILLPOND_MEMORY_PINNED`. For pools of a device, it must be 0.
     pub memory: u32,
     /// Zero.
     pub reserved: u32,
@@ -180,8 +180,8 @@ pub unsafe extern "C" fn millpond_device_pool_create(
     })
 }
 
-/// Destroys a pool. It allocates nothing from now on. Its live blocks stay valid, and the handle stays valid for freeing them; the pool ends
-/// with its last block. A pool without live blocks ends now, and its memory goes back.
+/// Destroys a pool. It serves no more requests. Its live blocks stay valid, and the handle stays valid for freeing them; the pool ends with
+/// its last block. A pool without live blocks ends now, and its memory is returned.
 ///
 /// Errors: `MILLPOND_INVALID_HANDLE`, also if the pool was destroyed before.
 #[unsafe(no_mangle)]

@@ -8,7 +8,7 @@ use std::ffi::c_char;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a recording contains.
+/// The contents of a recording.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct millpond_recording_report {
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn millpond_recording_start(
     })
 }
 
-/// Ends a recording when its file is complete. The handle is invalid afterwards, also if this fails. `report` may be null.
+/// Ends a recording when its file is complete. The handle is invalid afterwards, even if this fails. `report` may be null.
 ///
 /// Errors: `MILLPOND_INVALID_ARGUMENT`, `MILLPOND_INVALID_HANDLE`, `MILLPOND_SYSTEM_ERROR` if the file is incomplete.
 ///

@@ -72,13 +72,13 @@ impl Failure {
     #[cold]
     fn tell(self) -> millpond_status {
         let text = CString::new(self.text.replace('\0', "\u{fffd}")).unwrap_or_default();
-        // At the very end of a thread there is no place for the text any more.
+        // At the end of a thread, the storage for the text no longer exists.
         let _ = LAST.try_with(|last| last.replace(text));
         self.status
     }
 }
 
-/// Returns the failure for an error of which only the text and the code are known.
+/// Returns a function that converts an error to a failure with its text and this code.
 fn of(status: millpond_status) -> impl Fn(&dyn Display) -> Failure {
     move |error| Failure::new(status, error.to_string())
 }
@@ -178,8 +178,8 @@ pub(crate) fn last_error() -> String {
     text.unwrap_or_default()
 }
 
-/// Returns the text of this thread's last error, or an empty text. It says what happened and what to do; if memory ran out, it is the
-/// report on who holds the memory. It is valid until a call of this thread fails. A call that succeeds does not change it.
+/// Returns the text of this thread's last error, or an empty text. It says what happened and what to do. If memory ran out, it is the
+/// report on the memory that is held. It is valid until a call of this thread fails. A call that succeeds does not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())

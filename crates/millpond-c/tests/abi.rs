@@ -101,7 +101,7 @@ fn the_binary_interface_has_not_changed() {
 }
 
 #[test]
-fn the_library_has_its_name_and_needs_only_system_libraries() {
+fn the_library_has_its_soname_and_needs_only_system_libraries() {
     if !is_installed("cc", "--version") || !is_installed("readelf", "--version") {
         return;
     }

@@ -73,7 +73,7 @@ fn a_destroyed_pool_ends_with_its_last_block() {
 }
 
 #[test]
-fn a_wrong_free_changes_nothing_and_says_what_it_is() {
+fn a_wrong_free_changes_nothing_and_reports_the_reason() {
     let ((_, pool), (_, other)) = (create(&options()), create(&options()));
     let (_, block) = alloc(pool, 1000);
     assert_eq!(free(other, block), MILLPOND_INVALID_POINTER);
@@ -260,7 +260,7 @@ fn a_report_names_tags_and_is_cut_between_characters() {
         let text = CStr::from_bytes_until_nul(&buffer).expect("a zero byte");
         let text = text.to_str().expect("whole characters");
         match capacity {
-            // Of the second byte of the name there is no room.
+            // There is no room for the second byte of the name.
             8 => assert_eq!(text, "pool '"),
             4096 => assert!(
                 text.contains("weights") && text.contains("untagged") && text.len() == length,

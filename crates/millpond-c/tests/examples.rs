@@ -1,4 +1,4 @@
-//! The examples run, each where its compiler is installed, with the emulated CUDA driver.
+//! Runs the examples with the emulated CUDA driver. An example whose compiler is missing is skipped.
 
 mod support;
 
@@ -131,9 +131,9 @@ fn the_example_in_csharp() {
     );
 }
 
-/// A program that CMake and pkg-config build from what is installed, and again after the folder was moved.
+/// Builds programs with pkg-config and CMake after the folder of the installed library was moved.
 #[test]
-fn pkg_config_and_cmake_find_the_library_where_it_is() {
+fn pkg_config_and_cmake_find_a_library_that_was_moved() {
     let cmake = is_installed("cmake", "--version");
     let pkg_config = is_installed("pkg-config", "--version");
     if !is_installed("cc", "--version") || !is_installed("c++", "--version") {

@@ -19,7 +19,7 @@ const PREAMBLE: &str = "\
  *   - Nothing uses a block when it is freed.
  */";
 
-/// Returns the header of the code.
+/// Returns the header that cbindgen generates from the code.
 fn generate() -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let text = r#"
@@ -82,7 +82,7 @@ fn toml(text: &str) -> cbindgen::Config {
 }
 
 #[test]
-fn the_header_is_that_of_the_code() {
+fn the_header_matches_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/millpond.h");
     let header = generate();
     if std::env::var_os("MILLPOND_UPDATE").is_some() {

@@ -10,7 +10,7 @@ const CALLS: &str = "100000";
 const SEED: &str = "1";
 
 #[test]
-fn random_calls_return_codes_and_harm_nothing() {
+fn random_calls_return_codes_and_cause_no_memory_error() {
     if !is_installed("cc", "--version") {
         return;
     }

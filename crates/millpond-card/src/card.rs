@@ -148,7 +148,7 @@ impl Card {
         Ok(result)
     }
 
-    /// Returns the name of a stream's capture status, or of the driver's code if it does not tell.
+    /// Returns the name of a stream's capture status, or of the driver's code if the query fails.
     pub(crate) fn capture_status(&self, stream: Handle) -> String {
         let mut status = 0;
         match call!(self.driver, cuStreamIsCapturing(stream, &raw mut status)) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 fn line(value: &Value) {
     let mut out = std::io::stdout().lock();
-    // An error means that the reader has gone, so there is nobody to report it to.
+    // An error means that the reader has gone, so it cannot be reported.
     let _ = writeln!(out, "{value}");
     let _ = out.flush();
 }

@@ -58,7 +58,7 @@ fn holds(result: &Value, what: &str) -> bool {
 }
 
 #[test]
-fn every_probe_comes_to_its_end() {
+fn every_probe_runs_to_completion() {
     let (result, out) = rehearse("card-rehearsal", "1,2,3,4,5,6,7,8,9,10");
     assert_eq!(result["rehearsal"], true);
     assert_eq!(result["device"]["emulated"], true);
@@ -128,9 +128,9 @@ fn table(text: &str, name: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The answers of the emulated driver are those that a card's driver gave. `docs/measured` has them as they were printed.
+/// The emulated driver returns the same answers as a card's driver. `docs/measured` contains the card's answers as printed.
 #[test]
-fn the_emulated_driver_answers_as_a_card_did() {
+fn the_emulated_driver_returns_the_answers_of_a_card() {
     let measured = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measured/h200.md");
     let measured = std::fs::read_to_string(measured).expect("the measured tables");
     let (_, out) = rehearse("card-compared", "1,3,4,5,6,8,10");

@@ -1,4 +1,4 @@
-//! What a command answers, for programs that contain it.
+//! The answer of a command, for programs that contain the command.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub struct Answer {
     pub sentences: Vec<String>,
     /// The text that the command prints.
     pub text: String,
-    /// What the command prints with `--json`.
+    /// The JSON that the command prints with `--json`.
     pub json: String,
     /// The page with the details, if the options asked for it.
     pub page: Option<PathBuf>,

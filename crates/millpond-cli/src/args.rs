@@ -467,7 +467,7 @@ pub(crate) struct ConvertArgs {
     pub(crate) quiet: bool,
 }
 
-/// Returns the list of formats, which says what this build does not contain.
+/// Returns the help text about formats. It marks the formats that this build does not contain.
 fn convert_help() -> String {
     const PARQUET: &str = "pandas, polars, DuckDB: names instead of numbers";
     match cfg!(feature = "parquet") {

@@ -3,7 +3,7 @@
 use crate::args::{Bench, BenchArgs, MeasuredArgs};
 use crate::exit::{CliError, Exit};
 
-/// The arguments after which a child of the benchmark finds its own arguments.
+/// The arguments that come before a benchmark child's own arguments.
 pub(crate) const BEHIND: [&str; 2] = ["bench", "host"];
 
 /// The error on systems for which the benchmark cannot be built.

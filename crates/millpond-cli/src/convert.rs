@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ending_says_the_format() {
+    fn the_file_extension_selects_the_format() {
         let target = |dialect, packing| Ok(Format::Dialect(Target { dialect, packing }));
         assert_eq!(said(&["a.pb.gz"]), target(Dialect::Pprof, Packing::Gzip));
         assert_eq!(

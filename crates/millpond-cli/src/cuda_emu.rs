@@ -16,7 +16,7 @@ const LIBRARY: &str = "libmillpond_cuda_emu.so";
 const LIBRARY_VARIABLE: &str = "MILLPOND_CUDA_EMU_LIB";
 /// The variable with the emulator's options.
 const OPTIONS_VARIABLE: &str = "MILLPOND_CUDA_EMU";
-/// The names under which clients look for the driver and for its management library, of which the emulator has a few functions.
+/// The file names by which clients find the driver and its management library. The emulator has a few functions of that library.
 const DRIVER: [&str; 3] = ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"];
 
 pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {

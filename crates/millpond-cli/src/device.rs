@@ -51,7 +51,7 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     }
     Ok(Device {
         bytes: Some(bytes),
-        // A size may be that of a limit on a larger card.
+        // A size without the name of a card may be a limit on a larger card.
         total: (named.context > 0).then_some(named.total),
         paged,
     })

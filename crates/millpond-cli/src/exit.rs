@@ -123,7 +123,7 @@ impl CliError {
         }
     }
 
-    /// Returns whether the reader of the output has gone. This ends the command without a message.
+    /// Returns whether the reader has closed the output. The command then ends without a message.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
     }
@@ -146,7 +146,7 @@ fn unknown(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// Returns the argument that is not an option if it is a negative number.
+/// Returns the unknown argument if it is a negative number.
 fn negative_number(error: &clap::Error) -> Option<&str> {
     let argument = unknown(error)?;
     let digits = argument.strip_prefix('-')?;

@@ -1,4 +1,4 @@
-//! Explains why memory ran out: for the recorded program or the policy in use in full, for other policies in a line each.
+//! Explains why memory ran out: in full for the recorded program or the policy in use, and in one line for each other policy.
 
 use crate::edits;
 use crate::terminal::{bold, dim, green, red};
@@ -16,7 +16,7 @@ const FRAMES: usize = 6;
 /// The most groups that are shown of each list.
 const HOLDERS: usize = 6;
 
-/// The most groups that are listed for their age.
+/// The most groups that are listed by age.
 const OLDEST: usize = 3;
 
 /// Returns the explanation of an out-of-memory event: two or three sentences, then a table of the figures.
@@ -233,7 +233,7 @@ impl Facts {
     }
 }
 
-/// Returns what an allocator has reserved and not used.
+/// Describes the memory that an allocator has reserved and does not use.
 fn cached(state: &CacheState) -> String {
     format!(
         "{} reserved; {} free in {}, largest {}",
@@ -276,7 +276,7 @@ pub(crate) fn where_from(tag: &str) -> Vec<String> {
         lines.push(format!("in {}", labels.join("; ")));
     }
     let frames: Vec<&str> = tag_frames(frames).filter(|frame| !frame.is_empty()).collect();
-    // Frames of Python are lines of the program. Those of the libraries below it, and of the command that runs it, are only counted.
+    // Python frames are lines of the program. Frames of the libraries below it, and of the command that runs it, are only counted.
     let of_program: Vec<&str> = frames
         .iter()
         .copied()

@@ -199,7 +199,7 @@ pub(crate) fn load(path: &Path, work: &Work) -> Result<Recording, CliError> {
     read.map_err(|source| unread(path, source))
 }
 
-/// Returns the name of the recording if it comes from standard input, whose copy has none.
+/// Returns a name for a recording from standard input, because its copy has no name.
 fn stdin_name(path: &Path) -> Option<&'static str> {
     (path == Path::new(STDIN)).then_some("stdin")
 }
@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_come_in_order() {
+    fn ranks_are_sorted_by_number() {
         let mut names = ["rank10.csv", "rank2.csv", "rank1.csv", "a.csv"].map(PathBuf::from);
         names.sort_by_cached_key(|path| by_number(path));
         assert_eq!(

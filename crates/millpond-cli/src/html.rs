@@ -18,7 +18,7 @@ pub(crate) struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    /// Creates names at `named`, or beside it.
+    /// Creates a chooser of file names at `named` or next to it.
     pub(crate) fn new(named: &'a Path) -> Self {
         Self {
             named,
@@ -26,8 +26,8 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Returns the path of a report's page. This is the file named on the command line. If there are several reports, it is a file
-    /// beside that one, with the report's label in its name. No two reports get the same file.
+    /// Returns the path of a report's page. This is the file named on the command line. If there are several reports, it is a file next to
+    /// that one, with the report's label in its name. No two reports get the same file.
     pub(crate) fn place(&mut self, label: &str, several: bool) -> PathBuf {
         if !several {
             return self.named.to_owned();
@@ -57,7 +57,7 @@ pub(crate) fn write(
 ) -> Result<(), CliError> {
     let report = shown.report;
     let pairs = report.results.iter().zip(placements);
-    // On the page a name is a key.
+    // On the page, the name of a row is its key.
     let names: Vec<String> = report.results.iter().map(PolicyResult::label).collect();
     let runs: Vec<page::Run<'_>> = pairs
         .zip(&names)
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_reports_get_names_of_their_own() {
+    fn several_reports_get_different_file_names() {
         let mut pages = Pages::new(Path::new("out/report.html"));
         let mut place = |label, several| pages.place(label, several).display().to_string();
         assert_eq!(place("rank0", false), "out/report.html");

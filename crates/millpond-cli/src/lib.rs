@@ -78,7 +78,7 @@ pub use recording::Events;
 pub use recording::{Error, Recording};
 use std::ffi::OsString;
 
-/// Runs the command with these arguments, of which the first is the name of the program. Returns the exit code.
+/// Runs the command with these arguments. The first one is the name of the program. Returns the exit code.
 ///
 /// Results go to standard output, and messages to standard error.
 ///

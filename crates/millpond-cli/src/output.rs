@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::{BufWriter, Error, ErrorKind, Read, Write};
 use std::path::Path;
 
-/// The first bytes of the kinds of file that this program writes and may therefore replace, and a mark of this program that follows
-/// soon after them. Other programs write pages and pictures too, without the mark.
+/// For each kind of file that this program may replace: the first bytes, and a mark of this program that follows soon after them. Other
+/// programs write pages and pictures too, but without the mark.
 const OURS: [(&[u8], &[u8]); 4] = [
     (b"<!doctype html>", b"<meta name=\"generator\" content=\"millpond"),
     (b"<svg xmlns=", b"<metadata>millpond"),
@@ -72,7 +72,7 @@ pub(crate) fn note(quiet: bool, text: &str) {
     }
 }
 
-/// Writes a file that gets its name only when it is complete, so nobody sees a part of it.
+/// Writes a file that gets its name only when it is complete, so an incomplete file is never visible.
 ///
 /// If the file system supports unnamed files, the file has no name until then, and an interrupted run leaves nothing behind.
 pub(crate) fn write_file(
@@ -127,7 +127,7 @@ fn check_written(path: &Path, check: fn(&Path) -> std::io::Result<()>) -> Result
         })
 }
 
-/// Checks that the path is free, or that it contains a file that this program wrote and may replace.
+/// Checks that the path is free, or that its file is empty or was written by this program.
 ///
 /// A rename replaces anything without a question: a recording, a read-only file, and for root even `/dev/null`. A mistake on
 /// the command line must not destroy the only recording of a run.
@@ -135,7 +135,7 @@ fn check_replaceable(path: &Path) -> std::io::Result<()> {
     check_start(path, START, is_ours)
 }
 
-/// Checks that the path is free, or that it contains a recording, as a program that records itself does.
+/// Checks that the path is free, or that its file is empty or a recording, as a program that records itself does.
 fn check_recording(path: &Path) -> std::io::Result<()> {
     // The schema at the beginning of a recording names the version.
     let version = b"millpond.version";

@@ -13,7 +13,7 @@ pub(crate) fn not_started(program: &OsStr, source: std::io::Error) -> CliError {
     match source.kind() {
         ErrorKind::NotFound => {
             let name = program.display();
-            // The system gives the same error if the program is there, and what runs it is not.
+            // The system returns the same error if the program exists but its interpreter or loader does not.
             CliError::Usage(match found(program).filter(|path| path.exists()) {
                 Some(path) => format!(
                     "{} is there, but {} is not",
@@ -35,7 +35,7 @@ pub(crate) fn not_started(program: &OsStr, source: std::io::Error) -> CliError {
     }
 }
 
-/// Returns the path of a library of this workspace: the value of `variable`, or the file beside this program.
+/// Returns the path of a library of this workspace: the value of `variable`, or the file next to this program.
 pub(crate) fn library(name: &str, package: &str, variable: &str) -> Result<PathBuf, CliError> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);
@@ -119,7 +119,7 @@ fn start(path: &Path) -> Option<Vec<u8>> {
 fn interpreter(path: &Path) -> Option<String> {
     let start = start(path)?;
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    // A carriage return belongs to the name for the system, so it is shown.
+    // The system takes a carriage return as a part of the name, so it is shown.
     let name = line
         .trim_ascii_start()
         .split(|byte| matches!(byte, b' ' | b'\t'))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Work shorter than this shows no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Work that takes long. It can be interrupted, and describes its progress. Clones are the same work.
+/// Work that takes long. It can be interrupted, and describes its progress. Clones refer to the same work.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     threads: Threads,
@@ -18,7 +18,7 @@ pub struct Work {
     stage: Arc<Mutex<Option<Measured>>>,
 }
 
-/// What is done now.
+/// The current stage of the work.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stage {
@@ -60,7 +60,7 @@ impl Work {
         }
     }
 
-    /// Returns what is done now, or `None` if that is not known.
+    /// Returns the current stage, or `None` if it is not known.
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         let stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl Work {
     }
 }
 
-/// What is counted.
+/// The unit in which progress is counted.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Bytes,
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_says_what_is_done() {
+    fn a_stage_describes_the_current_work() {
         let work = Work::default();
         let said = || work.stage().map(|stage| (stage.text, stage.share));
         let of = |text: &str, share| Some((text.to_owned(), share));

@@ -66,7 +66,7 @@ pub(crate) fn command(args: &RecordArgs) -> Result<Exit, CliError> {
         command.env(variable::CONTEXT, limit.context.to_string());
     }
     let started = |source| not_started(program, source);
-    // A program does not inherit handlers, so they can be there before it starts.
+    // A program does not inherit handlers, so they can be installed before it starts.
     let signals = signals().map_err(started)?;
     let child = command.spawn().map_err(started)?;
     let process = child.id();
@@ -128,7 +128,7 @@ impl Drop for Folder {
     }
 }
 
-/// Returns the beginning of the path of the folder for logs, beside the recording. It is absolute, because programs change their folder.
+/// Returns the beginning of the path of the logs' folder next to the recording. It is absolute, because programs change their folder.
 fn logs_of(output: &Path) -> Result<PathBuf, CliError> {
     std::path::absolute(output).map_err(|source| CliError::Write {
         what: output.display().to_string(),
@@ -136,8 +136,8 @@ fn logs_of(output: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Returns whether the library can lie in a folder. Processes that outlive this command load it by its path. In a folder such as `/tmp` another
-/// user could then have put a library in its place. The loader does not accept every path.
+/// Returns whether the library can be stored in a folder. Processes that outlive this command load it by its path, and in a folder such as
+/// `/tmp` another user could have replaced it by then. Also, the loader does not accept every path.
 fn is_for_library(folder: &Path) -> bool {
     let is_path = |path: &Path| {
         let bytes = path.as_os_str().as_encoded_bytes();
@@ -166,7 +166,7 @@ fn private() -> Result<PathBuf, CliError> {
     let run = of_variable("XDG_RUNTIME_DIR").filter(|path| is_private(path));
     let cache = || {
         let path = of_variable("HOME")?.join(".cache/millpond");
-        // If it cannot be created, it is not there, and so not private.
+        // If it cannot be created, it does not exist, so it is not private.
         let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         is_private(&path).then_some(path)
     };
@@ -182,10 +182,11 @@ fn private() -> Result<PathBuf, CliError> {
 /// The signals that are passed on to the program.
 const PASSED: [i32; 4] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
-/// Returns the signals that may come while the program runs. Those of the terminal reach the program too, and do not end this command.
+/// Returns the signals that may arrive while the program runs. Signals of the terminal also reach the program, and must not end this
+/// command.
 ///
-/// Signals that are ignored stay ignored, so that the program inherits this: `nohup` ignores SIGHUP, and shells ignore SIGINT and SIGQUIT of
-/// jobs in the background. The end of the program must not be ignored.
+/// Signals that are ignored stay ignored, so that the program inherits this: `nohup` ignores SIGHUP, and shells ignore SIGINT and SIGQUIT
+/// of jobs in the background. `SIGCHLD` is never ignored, because this command waits for the end of the program.
 fn signals() -> std::io::Result<Signals> {
     let ignored = fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
     let handled = [&PASSED[..], &[SIGINT, SIGQUIT]].concat();
@@ -216,7 +217,7 @@ fn wait(mut child: Child, mut signals: Signals) -> std::io::Result<ExitStatus> {
     }
 }
 
-/// What became of the logs.
+/// The outcome of the conversion of the logs.
 #[derive(Default)]
 struct Converted {
     /// The recordings that were written.

@@ -140,7 +140,7 @@ impl Recording {
         Ok(self.trace(None)?.origin.device)
     }
 
-    /// Reports who held memory and when, as `millpond report` does. Reads the file again.
+    /// Reports which code held memory and when, as `millpond report` does. Reads the file again.
     ///
     /// # Errors
     /// Returns an error if the options are wrong, if the file can no longer be read, or if the work is interrupted.
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_those_of_the_command() {
+    fn options_are_parsed_as_on_the_command_line() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/pairs/unet.csv.zst");
         let work = Work::default();
         let recording = Recording::read(&path, &work).expect("a recording");

@@ -94,7 +94,7 @@ fn all(args: &ReplayArgs, options: &Options) -> Result<Results<Done>, CliError> 
     })
 }
 
-/// Returns where pages are written. Checks that the file can be written, before minutes of work.
+/// Returns the names of the pages. Checks first that the file can be written, because the replay may take minutes.
 fn pages(args: &ReplayArgs) -> Result<Option<Pages<'_>>, CliError> {
     if let Some(page) = &args.html {
         output::check_writable(page)?;

@@ -1,4 +1,4 @@
-//! `millpond report`: shows who held memory in a recording and when, and what is worth changing.
+//! `millpond report`: shows which code held memory in a recording and when, and recommends changes.
 
 mod json;
 mod sections;
@@ -38,8 +38,8 @@ pub(crate) struct Told<'a> {
     pub(crate) whole: Option<Whole>,
     /// Why memory ran out, one entry for each device on which it did.
     pub(crate) out_of_memory: Vec<OutOfMemory>,
-    /// What the program needs on the device that holds the most. `None` if nothing can be replayed, or if that would take
-    /// too long.
+    /// The memory that the program needs on the device that holds the most. `None` if nothing can be replayed, or if that
+    /// would take too long.
     pub(crate) verdict: Option<Verdict>,
     /// Sentences about code without names, and the reasons.
     pub(crate) nameless: Vec<String>,

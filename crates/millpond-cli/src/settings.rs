@@ -13,11 +13,11 @@ use std::env::VarError;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The environment variable that replaces `--conf` if that is not given.
+/// The environment variable that is read if `--conf` is not given.
 const VARIABLE: &str = "MILLPOND_CONF";
 
-/// The most bytes that are read of a plan. The longest plan, of 2^20 lines, is shorter. The limit keeps a recording that is
-/// named by mistake from being read completely.
+/// The most bytes that are read from a plan. The longest plan, of 2^20 lines, is shorter. The limit keeps a recording that
+/// is named by mistake from being read completely.
 const LONGEST: u64 = 64 << 20;
 
 /// Builds the options of a replay from the command line.
@@ -57,7 +57,7 @@ pub(crate) fn text(args: &ReplayArgs) -> Result<Option<(String, &'static str)>, 
     }
 }
 
-/// Returns the value of a line that sets a variable, such as `tune` prints. Any other text is a value itself.
+/// Returns the value in a line that sets a variable, as `tune` prints it. Any other text is returned unchanged.
 fn value<'a>(text: &'a str, variable: &str) -> &'a str {
     let line = text.trim();
     let line = line.strip_prefix("export ").unwrap_or(line).trim_start();

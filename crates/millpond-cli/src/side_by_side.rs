@@ -29,7 +29,7 @@ impl Shown<'_> {
         self.device_bytes.is_some_and(|bytes| peak > bytes)
     }
 
-    /// Returns the program's own policy if the table compares it with those of this project, which are explained then.
+    /// Returns the program's own policy if the table compares it with our policies, which are then explained.
     fn foreign(&self) -> Option<&str> {
         let verdict = self.report.verdict.as_ref().filter(|_| !self.detailed);
         let own = verdict.map(|verdict| verdict.own.result.policy.as_str());

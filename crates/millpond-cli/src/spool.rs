@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_bounded_and_says_so() {
+    fn a_copy_beyond_the_limit_is_an_error() {
         let (mut file, bytes) = copy(&[7u8; 3000][..], 3000, "it").expect("copied");
         file.seek(SeekFrom::Start(0)).expect("a file");
         let mut read = Vec::new();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_named() {
+    fn the_error_names_a_folder_that_cannot_be_written() {
         let error = unnamed(Path::new("/nonexistent")).expect_err("no folder");
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }

@@ -57,7 +57,7 @@ pub(crate) fn lines(stack: &str) -> String {
     out
 }
 
-/// Returns the frame that a person recognises, for places with room for one line.
+/// Returns the frame that a person recognises most easily, for places with room for one line.
 pub(crate) fn head(stack: &str) -> String {
     let (innermost, rest) = stack.split_once('\n').unwrap_or((stack, ""));
     let text = stack.replace('\n', "<");

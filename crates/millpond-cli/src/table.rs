@@ -105,8 +105,8 @@ impl Grid {
         texts.join("\n\n")
     }
 
-    /// Renders the grid with one more column of long words at the end. It is placed beside the others if most of it fits, or
-    /// else below each row.
+    /// Renders the grid with one more column of long words at the end. It is placed next to the others if most of it fits,
+    /// or else below each row.
     pub(crate) fn render_with_notes(&self, head: &str, notes: &[String], rows: &[Row]) -> String {
         let mut wider = self.clone();
         wider.column(head, Align::Left, notes.to_vec());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_asked() {
+    fn no_line_is_wider_than_requested() {
         for columns in grid().deal(50) {
             let drawn = draw(&columns, &[]);
             assert!(

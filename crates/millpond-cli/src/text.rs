@@ -173,7 +173,7 @@ pub(crate) fn steers(c: char) -> bool {
 
 /// Removes characters that could control a terminal, because names and tags come from untrusted files.
 ///
-/// Of escape sequences only the styles of this program stay, and only if `styled` is true.
+/// Escape sequences are removed too, except this program's own styles if `styled` is true.
 pub(crate) fn harmless(text: &str, styled: bool) -> String {
     let steers = |c: char| c != '\n' && steers(c);
     let mut out = String::with_capacity(text.len());
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_steers_the_terminal() {
+    fn control_characters_are_removed() {
         let hostile = "a\x1b]0;b\x07\x1b[2J\u{9b}31m\u{202e}\r\x1b[8m\u{e9}\n";
         let plain = "a\u{fffd}]0;b\u{fffd}\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}\u{fffd}[8m\u{e9}\n";
         assert_eq!(harmless(hostile, true), plain);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_word_of_a_shell() {
+    fn a_path_is_quoted_as_one_shell_word() {
         for (path, word) in [
             ("/tmp/run.4711-1.mpr", "/tmp/run.4711-1.mpr"),
             ("my runs/a.mpr", "'my runs/a.mpr'"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_style_that_is_painted_passes() {
+    fn the_styles_of_this_program_are_kept() {
         use console::Style;
         let styles = [
             Style::new().bold(),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_finds_its_own() {
+    fn a_misspelt_name_finds_the_nearest_name() {
         let names = ["millpond", "torch-native", "torch-expandable", "rmm-pool", "none"];
         let near = |typed| nearest(typed, names.into_iter());
         assert_eq!(near("torch-natve"), Some("torch-native"));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_width() {
+    fn wrapped_lines_fit_the_width() {
         let wrapped = item("-", "one two three four five six seven", 14);
         assert_eq!(wrapped, "- one two\n  three four\n  five six\n  seven");
         assert!(wrapped.lines().all(|line| line.len() <= 14));

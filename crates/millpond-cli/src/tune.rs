@@ -160,7 +160,7 @@ fn owner(family: Family) -> &'static str {
     }
 }
 
-/// Returns the table of the recommended setting, the best settings by their figures, and the defaults wherever they rank.
+/// Returns the table of the recommended setting, the best settings by their figures, and the defaults, whatever their rank.
 fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     let mut chosen: Vec<usize> = Vec::new();
     for (at, trial) in family.trials.iter().enumerate() {

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_as_people_write_them() {
+    fn time_windows_are_parsed() {
         for (text, window) in [
             ("1.5s..3s", (1_500_000, 3_000_000)),
             ("1.5..3s", (1_500_000, 3_000_000)),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_three() {
+    fn sources_are_parsed() {
         assert_eq!(parse_source("sim"), Ok(SourceKind::Sim));
         assert_eq!(parse_source("host"), Ok(SourceKind::Host));
         assert_eq!(parse_source("cuda"), Ok(SourceKind::Cuda(0)));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_that_mean_nothing_are_refused() {
+    fn invalid_time_windows_are_refused() {
         for text in [
             "",
             "3s",

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   site.rs      the recordings and their data, each computed when it is first requested
-//!   request.rs   the valid requests, and who may send them
+//!   request.rs   the valid requests, and the checks of their senders
 //!   server.rs    connections: limits of number, time and size
 //!   redirect.rs  the file that redirects a browser to the page
 //! ```

@@ -75,7 +75,7 @@ fn tune_and_report_begin_with_the_verdict() {
 }
 
 #[test]
-fn tune_marks_the_first_setting_and_sets_nothing_where_nothing_is_gained() {
+fn tune_marks_the_first_setting_and_recommends_none_without_a_gain() {
     let (_, stdout, _) = run(&["tune", &growing(&folder("tune_first"))]);
     let rows = stdout.lines().skip_while(|line| !line.starts_with("──")).skip(1);
     let marked: Vec<usize> = (0..)
@@ -142,7 +142,7 @@ fn tune_is_the_same_on_any_number_of_threads() {
             "150MiB",
         ]);
         for choice in ["own", "better"] {
-            // A time of this machine.
+            // This time is measured, so it differs from run to run.
             tuned["verdict"][choice]["result"]["ns_per_event"] = Value::Null;
         }
         tuned
@@ -151,7 +151,7 @@ fn tune_is_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn tune_says_at_once_when_nothing_can_fit() {
+fn tune_reports_at_once_that_nothing_can_fit() {
     let file = small(&folder("tune_small"), "run.csv");
     let (code, stdout, _) = run(&["tune", &file, "--device", "32MiB"]);
     assert_eq!(code, 3);
@@ -162,7 +162,7 @@ fn tune_says_at_once_when_nothing_can_fit() {
 }
 
 #[test]
-fn info_tells_what_a_recording_holds() {
+fn info_shows_the_contents_of_a_recording() {
     let facts = json(&["info", &trace("llama8b_fsdp_streams"), "--json"]);
     let history = &facts["devices"][0]["history"];
     assert_eq!(history["events"], 59_928);
@@ -194,7 +194,7 @@ fn info_shows_a_state_without_history() {
 }
 
 #[test]
-fn lists_and_help_read_well() {
+fn lists_and_help_are_complete_and_fit_the_width() {
     let (code, stdout, _) = run(&["policies"]);
     assert_eq!(code, 0);
     assert!(
@@ -238,7 +238,7 @@ fn info_counts_one_thing_in_the_singular() {
 }
 
 #[test]
-fn blocks_older_than_the_recording_are_named_and_counted_alike() {
+fn all_commands_name_and_count_blocks_older_than_the_recording() {
     let file = folder("older").join("run.csv");
     std::fs::write(
         &file,
@@ -291,7 +291,7 @@ fn help_lists_each_option_where_it_belongs() {
 }
 
 #[test]
-fn a_device_is_understood_or_the_nearest_cards_are_named() {
+fn a_device_is_parsed_or_the_error_suggests_similar_cards() {
     let file = small(&folder("devices"), "run.csv");
     let replay = |device: &str| run(&["replay", &file, "-p", "none", "--device", device]);
     for (device, shown) in [
@@ -398,7 +398,7 @@ fn info_counts_the_groups_that_a_report_has() {
 }
 
 #[test]
-fn a_line_that_was_pasted_is_read_like_its_value() {
+fn a_pasted_settings_line_is_read_like_its_value() {
     let file = growing(&folder("pasted"));
     let with = |conf: &str| {
         json(&[
@@ -423,7 +423,7 @@ fn a_line_that_was_pasted_is_read_like_its_value() {
 }
 
 #[test]
-fn an_option_of_another_command_is_told_as_such_and_a_folder_as_a_folder() {
+fn errors_name_the_command_that_has_an_option_and_explain_a_folder() {
     let dir = folder("elsewhere");
     let file = growing(&dir);
     let (code, _, stderr) = run(&["tune", &file, "--html", "page.html"]);

@@ -13,7 +13,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn every_ending_is_written_whole_and_says_what_is_lost() {
+fn every_format_is_written_completely_and_reports_lost_data() {
     let folder = folder("convert-endings");
     let input = folder.join("in.mpr");
     std::fs::write(&input, sample(12, &ordinary())).expect("room");
@@ -56,7 +56,7 @@ fn has_stacks(ending: &str) -> bool {
 }
 
 #[test]
-fn a_part_of_a_recording_is_a_recording() {
+fn a_part_of_a_recording_can_be_read_as_a_recording() {
     let folder = folder("convert-part");
     let output = folder.join("part.mpr");
     let input = trace("llama8b_fsdp_streams");
@@ -77,7 +77,7 @@ fn a_part_of_a_recording_is_a_recording() {
 }
 
 #[test]
-fn nothing_is_written_over_and_errors_say_what_to_do() {
+fn other_files_are_not_overwritten_and_errors_name_the_reason() {
     let folder = folder("convert-errors");
     let input = folder.join("in.mpr");
     let bytes = sample(3, &ordinary());

@@ -72,7 +72,7 @@ fn agrees(options: &str, file: &str, policies: &str) -> Value {
 }
 
 #[test]
-fn a_device_gives_what_the_simulation_reserves() {
+fn a_device_reserves_the_same_bytes_as_the_simulation() {
     let there = agrees("devices:1", &trace("gnn_sage_sampled"), POLICIES);
     let source = &there["source"];
     assert_eq!(
@@ -107,7 +107,7 @@ fn a_device_gives_what_the_simulation_reserves() {
 }
 
 #[test]
-fn streams_become_the_devices_own() {
+fn each_recorded_stream_becomes_a_stream_of_the_device() {
     let there = agrees("streams:threads", &trace("llama8b_fsdp_streams"), "millpond,bfc");
     let run = &there["source"]["runs"][0];
     assert_eq!(run["streams"], 3);
@@ -121,7 +121,7 @@ fn streams_become_the_devices_own() {
 }
 
 #[test]
-fn the_peak_is_told_where_memory_went_back() {
+fn the_peak_includes_memory_that_was_returned_later() {
     let file = small(&folder("cuda_peak"), "small.csv");
     let there = agrees("devices:1", &file, "none");
     let run = &there["source"]["runs"][0];
@@ -189,7 +189,7 @@ fn used_elsewhere(folder: &Path) -> String {
 }
 
 #[test]
-fn blocks_come_free_where_the_recording_says_on_a_device_that_is_late() {
+fn blocks_used_by_other_streams_are_released_as_in_the_simulation() {
     let file = used_elsewhere(&folder("cuda_elsewhere"));
     for options in [
         "streams:in-place",
@@ -262,7 +262,7 @@ fn a_limit_is_the_same_for_the_device_and_the_simulation() {
         }
         assert_eq!(there["source"]["runs"][index]["difference_bytes"], 0);
     }
-    // Below the least memory that the program holds, both replays fail with the same explanation.
+    // The device is smaller than the peak of the program, so both replays fail with the same explanation.
     let none = ["replay", &file, "--json", "-p", "torch-native", "-d", "50MiB"];
     let (code, simulated, _) = run(&none);
     let (there_code, there, _) = emulated("devices:1", &[&none[..], &["--source", "cuda:0"]].concat());
@@ -276,7 +276,7 @@ fn a_limit_is_the_same_for_the_device_and_the_simulation() {
 }
 
 #[test]
-fn a_device_that_is_too_small_is_the_limit_itself() {
+fn the_free_memory_of_a_small_device_is_the_limit_of_all_policies() {
     let file = growing(&folder("cuda_small"));
     let args = [
         "replay",
@@ -306,7 +306,7 @@ fn a_device_that_is_too_small_is_the_limit_itself() {
 }
 
 #[test]
-fn requests_larger_than_the_device_are_no_driver_failure() {
+fn requests_larger_than_the_device_are_not_driver_failures() {
     let path = folder("cuda_never").join("never.csv");
     let csv = format!(
         "time_us,action,id,bytes,stream,tag\n0,alloc,1,{},0,\n",
@@ -329,7 +329,7 @@ fn requests_larger_than_the_device_are_no_driver_failure() {
 }
 
 #[test]
-fn a_share_is_one_of_the_device() {
+fn a_memory_fraction_refers_to_the_device() {
     let file = small(&folder("cuda_share"), "small.csv");
     let torch = "per_process_memory_fraction:0.5";
     for more in [
@@ -351,7 +351,7 @@ fn a_share_is_one_of_the_device() {
 }
 
 #[test]
-fn a_driver_that_fails_is_told_and_the_other_policies_run() {
+fn a_driver_failure_is_reported_and_the_other_policies_run() {
     let file = small(&folder("cuda_fails"), "small.csv");
     let args = [
         "replay",
@@ -404,7 +404,7 @@ fn a_lost_device_ends_the_command_with_a_sentence() {
 }
 
 #[test]
-fn the_report_fits_the_terminal_and_says_what_times_are() {
+fn the_report_fits_the_terminal_and_explains_its_times() {
     let (code, stdout, stderr) = emulated(
         "devices:1",
         &["replay", &trace("gnn_sage_sampled"), "--source", "cuda", "-q"],
@@ -475,7 +475,7 @@ fn impossible_options_are_refused_in_one_line() {
     }
     let (code, _, stderr) = run(&["tune", &file, "--source", "cuda:0"]);
     assert!(code == 2 && stderr.contains("simulated device"), "{stderr}");
-    // A machine with a real driver finds that one.
+    // On a machine with a real driver, the command finds that driver.
     let doctor = json(&["doctor", "--json"]).to_string();
     if !doctor.contains("there is no CUDA driver") {
         eprintln!("skipped: there is a CUDA driver");
@@ -549,7 +549,7 @@ fn replay_reads_the_costs_that_bench_driver_prints() {
 }
 
 #[test]
-fn a_loop_of_buffers_takes_memory_once() {
+fn bench_alloc_allocates_the_buffers_of_a_loop_once() {
     for options in [
         "devices:1",
         "without:vmm",
@@ -600,7 +600,7 @@ fn a_loop_of_buffers_takes_memory_once() {
 /// Both layouts must give the same numbers, or the benchmark fails. The expected ratio follows from the sectors that they
 /// access.
 #[test]
-fn bodies_are_moved_in_both_layouts() {
+fn bench_kernels_compares_both_layouts() {
     for options in ["devices:1", "streams:seeded,strict:on", "without:vmm"] {
         let (code, stdout, stderr) = emulated(options, &["bench", "kernels", "--rounds", "2"]);
         assert_eq!((code, stderr.as_str()), (0, ""), "{options}");

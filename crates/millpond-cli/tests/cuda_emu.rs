@@ -42,7 +42,7 @@ fn the_command_finds_the_emulator_as_the_driver() {
 }
 
 #[test]
-fn a_signal_and_a_command_that_is_none_are_told() {
+fn signals_and_a_missing_library_or_command_are_reported() {
     let (code, _, _) = shell("cuda_emu_signal", &[], "kill -9 $$");
     assert_eq!(code, 128 + 9);
     let missing = command(&["cuda-emu", "--", "true"])
@@ -70,7 +70,7 @@ fn emulator() -> std::path::PathBuf {
 
 #[test]
 #[cfg(feature = "bench")]
-fn copies_are_measured_beside_the_link() {
+fn bench_transfer_compares_copies_with_the_link() {
     let bench = [env!("CARGO_BIN_EXE_millpond"), "bench", "transfer", "--quick"];
     let run = |more: &[&str]| {
         let arguments = [&["cuda-emu", "-o", "link:2", "--"], bench.as_slice(), more].concat();

@@ -54,7 +54,7 @@ fn a_part_that_is_not_built_names_the_command_that_installs_it() {
 }
 
 #[test]
-fn the_help_says_which_parts_are_not_built() {
+fn the_help_names_the_parts_that_are_not_built() {
     for (feature, is_built, args) in [
         ("bench", cfg!(feature = "bench"), ["--help", "--help"]),
         ("top", cfg!(feature = "top"), ["--help", "--help"]),

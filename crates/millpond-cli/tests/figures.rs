@@ -77,7 +77,7 @@ fn check(name: &str, file: &str) {
 }
 
 #[test]
-fn the_recordings_here_replay_to_the_byte() {
+fn recordings_in_the_repository_replay_to_the_byte() {
     for name in [
         "cpu_tiny_gpt_varlen",
         "gnn_sage_sampled",
@@ -89,7 +89,7 @@ fn the_recordings_here_replay_to_the_byte() {
 }
 
 #[test]
-fn the_recordings_beside_us_replay_to_the_byte() {
+fn recordings_outside_the_repository_replay_to_the_byte() {
     // Without optimisation and with all invariants checked, these take many minutes.
     if cfg!(debug_assertions) {
         eprintln!("skipped: run with --release");

@@ -77,14 +77,14 @@ fn check_unlimited(pair: &Pair) {
 }
 
 #[test]
-fn on_the_recordings_here() {
+fn goals_are_met_on_recordings_in_the_repository() {
     for name in ["gnn_sage_sampled", "llama1b_train_varlen", "llama8b_fsdp_streams"] {
         check_unlimited(&pair(name, &trace(name), &[]));
     }
 }
 
 #[test]
-fn on_the_recordings_beside_us() {
+fn goals_are_met_on_recordings_outside_the_repository() {
     if cfg!(debug_assertions) {
         eprintln!("skipped: run with --release");
         return;
@@ -100,7 +100,7 @@ fn on_the_recordings_beside_us() {
 }
 
 #[test]
-fn it_does_not_thrash_where_nothing_can_be_predicted() {
+fn random_programs_cause_no_stalls_and_no_additional_overhead() {
     if cfg!(debug_assertions) {
         eprintln!("skipped: run with --release");
         return;

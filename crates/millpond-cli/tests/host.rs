@@ -37,7 +37,7 @@ fn result<'a>(facts: &'a Value, allocator: &str) -> &'a Value {
 }
 
 #[test]
-fn a_table_has_a_row_for_each_allocator_and_says_what_a_host_does_not_have() {
+fn the_table_has_a_row_for_each_allocator_and_explains_what_a_host_lacks() {
     let file = made(&folder("host_table"));
     let (code, stdout, stderr) = run(&["replay", &file, "--source", "host", "--check"]);
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
@@ -65,7 +65,7 @@ fn a_table_has_a_row_for_each_allocator_and_says_what_a_host_does_not_have() {
 }
 
 #[test]
-fn scripts_read_the_same() {
+fn the_json_has_the_figures_of_the_replay() {
     let file = made(&folder("host_json"));
     let facts = json(&["replay", &file, "--source", "host", "--rounds", "1", "--json"]);
     let count = |key: &str| facts[key].as_u64().unwrap_or_else(|| panic!("{key} in {facts}"));
@@ -130,7 +130,7 @@ fn touched_pages_are_resident() {
 }
 
 #[test]
-fn sizes_are_divided_as_told_or_as_needed() {
+fn sizes_are_divided_by_the_given_or_the_necessary_divisor() {
     let file = small(&folder("host_scale"), "run.csv");
     let by = |scale: &str| {
         json(&[
@@ -162,7 +162,7 @@ fn sizes_are_divided_as_told_or_as_needed() {
 }
 
 #[test]
-fn our_pools_run_under_the_policies_named() {
+fn our_pools_run_with_the_named_policies() {
     let file = made(&folder("host_policies"));
     let facts = json(&[
         "replay",
@@ -260,7 +260,7 @@ fn bench_ignores_pool_settings_of_the_environment() {
 }
 
 #[test]
-fn a_child_makes_its_pool_under_the_policy_it_is_told() {
+fn a_child_creates_its_pool_with_the_given_policy() {
     let mut child = command(&["bench", "host", "--tape", "millpond", "none", "no", "nope"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
@@ -395,7 +395,7 @@ fn names_are_replaced_and_several_files_are_a_list() {
 }
 
 #[test]
-fn the_host_bench_is_the_program_of_that_name() {
+fn bench_host_runs_the_host_benchmark() {
     let (code, stdout, stderr) = run(&["bench", "host", "guda-hot", "--rounds", "1"]);
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
     for allocator in ["(loop)", "glibc", "gl-tuned", "millpond"] {
@@ -418,7 +418,7 @@ fn the_host_bench_is_the_program_of_that_name() {
 }
 
 #[test]
-fn a_reader_who_goes_away_is_no_error() {
+fn a_closed_output_is_not_an_error() {
     let mut child = command(&["bench", "host", "guda-hot", "w2", "--rounds", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -431,7 +431,7 @@ fn a_reader_who_goes_away_is_no_error() {
 }
 
 #[test]
-fn every_claim_has_its_row() {
+fn bench_seeds_has_a_row_for_every_claim() {
     let (code, stdout, stderr) = run(&["bench", "seeds", "--quick"]);
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
     for said in [
@@ -458,7 +458,7 @@ fn every_claim_has_its_row() {
     ] {
         assert!(stdout.contains(said), "{said}: {stdout}");
     }
-    // Then follow the programs that measure tensors, layouts and file passes, with the same output as when they run alone.
+    // The programs that measure tensors, layouts and file passes follow. Their output is the same as when they run alone.
     let (claims, tables) = stdout.split_once("\nTensors: ").expect("they follow");
     for said in [
         "\nLayout: ",

@@ -205,7 +205,7 @@ fn a_thousand_devices_are_read_and_converted() {
 }
 
 #[test]
-fn columns_that_are_not_known_are_not_decoded() {
+fn unknown_columns_are_not_decoded() {
     for (name, extra) in [
         ("unaligned-large-list", Extra::UnalignedLargeList),
         ("union-without-types", Extra::UnionWithoutTypes),
@@ -237,7 +237,7 @@ fn with_module(path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn modules_that_are_no_regular_files_are_not_opened() {
+fn modules_that_are_not_regular_files_are_not_opened() {
     let own = folder("hostile-modules");
     let fifo = own.join("fifo.so");
     pipe(&fifo);
@@ -277,7 +277,7 @@ fn two_blocks(folder: &Path) -> String {
 }
 
 #[test]
-fn plans_and_costs_that_have_no_end_are_refused() {
+fn endless_plans_and_costs_are_refused() {
     let own = folder("hostile-plans");
     let recording = two_blocks(&own);
     let fifo = own.join("fifo");
@@ -299,7 +299,7 @@ fn plans_and_costs_that_have_no_end_are_refused() {
 }
 
 #[test]
-fn a_plan_of_one_place_is_read_as_fast_as_any() {
+fn a_plan_whose_blocks_share_one_place_is_read_in_time() {
     let own = folder("hostile-plan");
     let recording = two_blocks(&own);
     let plan = own.join("plan");
@@ -313,7 +313,7 @@ fn a_plan_of_one_place_is_read_as_fast_as_any() {
 }
 
 #[test]
-fn json_that_is_a_hole_is_refused_at_once() {
+fn a_sparse_json_file_is_refused_at_once() {
     let own = folder("hostile-json");
     for (name, begins) in [("word", "["), ("text", "[\""), ("skipped", "{\"a\": [\"")] {
         let path: PathBuf = own.join(format!("{name}.json"));
@@ -327,7 +327,7 @@ fn json_that_is_a_hole_is_refused_at_once() {
 }
 
 #[test]
-fn sums_beyond_64_bits_are_told() {
+fn sums_beyond_64_bits_are_reported() {
     let path = folder("hostile-sums").join("sums.csv");
     let rows: String = (0..6)
         .map(|id| format!("{id},alloc,{id},4611686018427387904\n"))

@@ -1,4 +1,4 @@
-//! Tests what the command says of a recording in which memory ran out.
+//! Tests the output of the command for a recording in which memory ran out.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn until<'a>(text: &'a str, end: &str) -> &'a str {
 }
 
 #[test]
-fn replay_and_report_say_first_why_memory_ran_out() {
+fn replay_and_report_begin_with_the_reason_why_memory_ran_out() {
     let file = shown(&snapshot(&folder("oom_first"), 1));
     for args in [&["replay", &file][..], &["report", &file]] {
         let (code, stdout, stderr) = run(args);
@@ -93,7 +93,7 @@ fn replay_and_report_say_first_why_memory_ran_out() {
 }
 
 #[test]
-fn info_names_each_event_and_says_how_many_there_are() {
+fn info_lists_the_refused_requests_and_counts_them() {
     let dir = folder("oom_info");
     let file = shown(&snapshot(&dir, 1));
     let (_, stdout, _) = run(&["info", &file]);
@@ -139,8 +139,8 @@ fn the_json_has_every_figure() {
     assert_eq!(told["remedies"][0]["kind"], "setting");
     assert_eq!(told["remedies"][0]["spare_bytes"], 90 * MIB);
     assert_eq!(told["holders"][0]["bytes"], 200 * MIB);
-    // A device that is named says what others held. It does not change the recorded event. The replay makes the refused
-    // request again, and runs out of memory too.
+    // With a named device, the report also shows what others held. The recorded event stays the same. The replay makes
+    // the refused request again, and runs out of memory too.
     let named = json_with(
         3,
         &["replay", &file, "--json", "-p", "torch-native", "-d", "600MiB"],
@@ -211,7 +211,7 @@ fn a_device_that_is_too_small_is_explained_in_full() {
 }
 
 #[test]
-fn a_snapshot_of_the_library_tells_its_error_and_its_holes() {
+fn a_snapshot_of_the_library_shows_its_error_and_its_holes() {
     let path = folder("oom_own").join("run.oom-1.mpr");
     let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "made".to_owned())]).expect("memory");
     let defines = |kind| Row {

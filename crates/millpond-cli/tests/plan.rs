@@ -58,7 +58,7 @@ fn a_step_is_found_solved_drawn_and_saved() {
 
 /// A loop that runs after the program held much more memory is not a step, in `plan` and in `report`.
 #[test]
-fn a_loop_far_below_the_peak_is_called_one() {
+fn a_loop_far_below_the_peak_is_reported_as_a_loop() {
     let dir = folder("plan_loop");
     let file = repeating(&dir, 30);
     let (of_steps, _, _) = run(&["report", &file, "--at", "step:2"]);
@@ -88,7 +88,7 @@ fn a_loop_far_below_the_peak_is_called_one() {
 }
 
 #[test]
-fn a_program_without_a_step_is_told_so() {
+fn the_lack_of_a_repeating_step_is_reported() {
     let dir = folder("plan_none");
     let file = small(&dir, "run.csv");
     assert!(json(&["plan", &file, "--json"])["step"].is_null());
@@ -118,7 +118,7 @@ fn the_replay_shows_what_each_step_cost() {
 }
 
 #[test]
-fn a_saved_plan_spares_the_first_steps_their_driver_calls() {
+fn a_saved_plan_saves_driver_calls_in_the_first_steps() {
     let dir = folder("plan_given");
     let file = repeating(&dir, 8);
     let saved = dir.join("step.plan").display().to_string();

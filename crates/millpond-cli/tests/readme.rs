@@ -78,9 +78,9 @@ fn printed(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The text without the one column that differs from run to run: host nanoseconds per event.
+/// Returns the text without the one column that differs from run to run: host nanoseconds per event.
 fn without_times(text: &str) -> Vec<String> {
-    // Where that column ends, in the table that has it.
+    // The end of that column, in the table that has it.
     let mut end = None;
     let mask = |line: &str| -> String {
         if line.contains("time")
@@ -106,7 +106,7 @@ fn without_times(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_pages_show_what_is_printed() {
+fn the_pages_show_the_printed_output() {
     for Block { page, name, args } in PRINTED {
         let path = root().join(page);
         let begin = format!("<!-- printed: {name} -->\n```text\n");

@@ -45,7 +45,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_program_fails_where_the_replay_of_its_recording_said() {
+fn a_program_runs_out_of_memory_where_the_replay_of_its_recording_does() {
     let Some(place) = place("record_limit") else {
         return;
     };
@@ -58,7 +58,7 @@ fn a_program_fails_where_the_replay_of_its_recording_said() {
         stderr(&whole)
     );
 
-    // From the bytes that the program holds at most, to less than half of that.
+    // The limits go from the program's peak to less than half of it.
     let mut failed = 0;
     for kib in [63_522, 63_521, 63_000, 60_000, 45_123, 20_000] {
         let limit = format!("{kib}KiB");
@@ -135,7 +135,7 @@ fn every_process_that_takes_memory_has_a_recording() {
     let Some(place) = place("record_processes") else {
         return;
     };
-    // The shell takes none, so the first of its programs has the name that was chosen.
+    // The shell allocates no memory, so the recording of its first program has the chosen name.
     let script = "./client dlsym kinds; ./client lookup kinds";
     let output = run(&place, &["record", "-o", "run.mpr", "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -160,7 +160,7 @@ fn every_process_that_takes_memory_has_a_recording() {
 }
 
 #[test]
-fn a_program_with_another_malloc_is_recorded_with_its_start() {
+fn a_program_with_another_malloc_has_its_start_time_recorded() {
     let Some(place) = place("record_malloc") else {
         return;
     };
@@ -192,7 +192,7 @@ fn a_program_with_another_malloc_is_recorded_with_its_start() {
 }
 
 #[test]
-fn the_exit_of_the_program_is_that_of_the_command() {
+fn the_command_returns_the_exit_code_of_the_program() {
     let place = folder("record_exit");
     let exit = |script: &str| {
         let output = run(&place, &["record", "--", "sh", "-c", script]);
@@ -379,7 +379,7 @@ fn processes_without_a_log_are_counted() {
 }
 
 #[test]
-fn the_library_lies_where_no_other_user_can_replace_it() {
+fn the_library_is_stored_where_no_other_user_can_replace_it() {
     let Some(place) = place("record_private") else {
         return;
     };
@@ -405,7 +405,7 @@ fn the_library_lies_where_no_other_user_can_replace_it() {
 }
 
 #[test]
-fn a_program_without_its_interpreter_is_there() {
+fn the_error_names_a_missing_interpreter() {
     let place = folder("record_interpreter");
     std::fs::write(place.join("script"), "#!/no/such/shell -e\n").expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

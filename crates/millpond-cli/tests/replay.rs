@@ -17,7 +17,7 @@ use std::process::Stdio;
 use support::{command, folder, growing, json, run, small, state_only, trace};
 
 #[test]
-fn exit_codes_tell_replayed_from_bad_input_from_out_of_memory() {
+fn exit_codes_distinguish_success_bad_input_and_out_of_memory() {
     let dir = folder("exit_codes");
     let file = small(&dir, "run.csv");
     let two = "torch-native,torch-expandable";
@@ -62,7 +62,7 @@ fn a_state_without_history_names_the_command_that_shows_it() {
 }
 
 #[test]
-fn a_folder_is_all_its_files_and_names_the_worst() {
+fn a_folder_replays_all_its_files_and_names_the_worst() {
     let dir = folder("ranks");
     for name in ["rank10.csv", "rank2.csv", "rank1.csv"] {
         small(&dir, name);
@@ -86,7 +86,7 @@ fn a_folder_is_all_its_files_and_names_the_worst() {
 }
 
 #[test]
-fn quiet_says_nothing_but_the_result() {
+fn quiet_prints_only_the_result() {
     let file = small(&folder("quiet"), "run.csv");
     let (code, stdout, stderr) = run(&["replay", &file, "-q", "--torch-conf", "expandable_segments:True"]);
     assert_eq!((code, stderr.as_str()), (0, ""));
@@ -94,7 +94,7 @@ fn quiet_says_nothing_but_the_result() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn a_closed_output_is_not_an_error() {
     let file = small(&folder("pipe"), "run.csv");
     let mut child = command(&["replay", &file])
         .stdout(Stdio::piped())
@@ -152,7 +152,7 @@ fn a_policy_that_failed_shows_no_overhead() {
 }
 
 #[test]
-fn a_tiny_program_is_told_as_one() {
+fn a_tiny_program_is_reported_in_bytes() {
     let file = folder("tiny").join("run.csv");
     std::fs::write(
         &file,
@@ -169,7 +169,7 @@ fn a_tiny_program_is_told_as_one() {
 }
 
 #[test]
-fn a_first_request_that_fails_finds_nothing_held() {
+fn a_failed_first_request_reports_no_held_memory() {
     let file = small(&folder("nothing_held"), "run.csv");
     let (_, stdout, _) = run(&["replay", &file, "-p", "torch-native", "--device", "16MiB"]);
     assert!(
@@ -180,7 +180,7 @@ fn a_first_request_that_fails_finds_nothing_held() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_is_read_where_somebody_writes_to_it() {
+fn a_pipe_is_read_if_it_has_a_writer() {
     let dir = folder("pipes");
     let file = small(&dir, "run.csv");
     let pipe = dir.join("pipe").display().to_string();
@@ -267,7 +267,7 @@ fn every_command_reads_standard_input() {
 }
 
 #[test]
-fn a_program_held_to_its_share_is_told_when_it_is_not_enough() {
+fn a_memory_fraction_that_is_too_small_runs_out_of_memory() {
     let file = growing(&folder("share"));
     let replay = |fraction: &str| {
         let conf = format!("memory-fraction:{fraction}");

@@ -36,7 +36,7 @@ fn shown(path: &Path) -> String {
 }
 
 #[test]
-fn a_report_names_who_held_the_peak() {
+fn a_report_names_the_owners_of_the_peak() {
     let (code, stdout, stderr) = run(&["report", &trace("llama8b_fsdp_streams"), "--top", "3"]);
     assert_eq!(code, 0, "{stderr}");
     for word in [
@@ -70,7 +70,7 @@ fn the_json_adds_up_and_agrees_with_info() {
 }
 
 #[test]
-fn moments_and_windows_are_what_they_say() {
+fn a_report_covers_the_selected_moment_or_window() {
     let path = folder("report_moments").join("run.mpr");
     recording(&path, &[("a", 1 << 20), ("b", 2 << 20), ("c", 4 << 20)]);
     let file = shown(&path);
@@ -125,7 +125,7 @@ fn no_line_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn names_from_files_steer_nothing() {
+fn names_from_files_cannot_control_the_terminal() {
     let path = folder("report_hostile").join("run.mpr");
     recording(
         &path,
@@ -160,7 +160,7 @@ fn names_from_files_steer_nothing() {
 }
 
 #[test]
-fn a_cut_recording_says_so() {
+fn a_truncated_recording_is_reported() {
     let path = folder("report_cut").join("run.mpr");
     let bytes = recording(&path, &[("a", 1 << 20)]);
     std::fs::write(&path, &bytes[..bytes.len() - 20]).expect("written");
@@ -175,7 +175,7 @@ fn a_cut_recording_says_so() {
 }
 
 #[test]
-fn pictures_are_written_and_nothing_else_is_replaced() {
+fn pictures_are_written_and_other_files_are_not_replaced() {
     let folder = folder("report_plot");
     let file = small(&folder, "run.csv");
     for (name, begins) in [
@@ -207,7 +207,7 @@ fn two(name: &str) -> (PathBuf, PathBuf) {
 }
 
 #[test]
-fn a_diff_matches_names_and_says_what_is_new() {
+fn a_diff_matches_names_and_marks_new_groups() {
     let (a, b) = two("diff_names");
     let (code, stdout, stderr) = run(&["diff", &shown(&a), &shown(&b)]);
     assert_eq!(code, 0, "{stderr}");
@@ -353,7 +353,7 @@ fn a_state_without_a_history_is_shown_and_no_more_is_claimed() {
 }
 
 #[test]
-fn a_state_of_gibibytes_is_told_as_that() {
+fn the_figures_of_a_large_state_agree_between_info_and_report() {
     let Some(shared) = shared() else { return };
     let state = shown(&shared.join("snapshots/rl_private_pools_state_only.pickle"));
     let info = json(&["info", &state, "--json"]);

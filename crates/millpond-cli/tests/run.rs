@@ -60,7 +60,7 @@ fn the_program_gets_the_library_and_the_settings() {
 }
 
 #[test]
-fn errors_are_told_before_the_program_starts() {
+fn errors_are_reported_before_the_program_starts() {
     for (options, program, told) in [
         (&["--conf", "limt:1GiB"][..], "true", "unknown setting 'limt'"),
         (&[], "no-such-program", "there is no program no-such-program"),

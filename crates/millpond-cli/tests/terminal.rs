@@ -35,7 +35,7 @@ const SMALLER: [(&str, &str); 3] = [
     ("traces/gnn_sage_sampled.csv.zst", "run.pickle"),
 ];
 
-/// Measurements that take minutes and programs that are not here, and shorter runs of the same.
+/// Arguments that take minutes or run a program that is not installed, and the shorter ones that replace them.
 const SHORTER: [(&str, &str); 4] = [
     ("-- python train.py", "-- true"),
     ("bench seeds", "bench seeds --quick --rounds 1"),
@@ -46,7 +46,7 @@ const SHORTER: [(&str, &str); 4] = [
     ),
 ];
 
-/// How much of the output of two runs is the same.
+/// The part of the output that is the same in two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Same {
     /// The whole text.
@@ -380,7 +380,7 @@ fn signs(lines: &[String]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Prints a message and returns true if only the long checks run this test.
+/// Returns whether this test is left out because only the long checks run it. Prints a message if so.
 fn is_left_out() -> bool {
     let is_left_out = std::env::var_os("MILLPOND_TEST_ALL").is_none();
     if is_left_out {
@@ -485,7 +485,7 @@ fn read_until(screen: &mut File, end: &[u8]) -> Vec<u8> {
 
 /// Tests the commands that run until they are ended: `view` by its user, `top` by a key.
 #[test]
-fn commands_that_go_on_write_nothing_astray() {
+fn endless_commands_write_only_known_terminal_sequences() {
     let place = place("terminal-endless");
     let all = commands();
     let endless: Vec<_> = all.iter().filter(|arguments| is_endless(arguments)).collect();

@@ -97,7 +97,7 @@ fn top(runtime: &Path, args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_process_is_seen_from_outside_and_does_not_notice() {
+fn a_process_can_be_observed_from_outside_without_effect() {
     let runtime = Runtime::new("child");
     let child = Running::start(&runtime);
     let process = child.0.id().to_string();
@@ -143,7 +143,7 @@ fn a_process_is_seen_from_outside_and_does_not_notice() {
 }
 
 #[test]
-fn a_process_that_was_killed_is_gone_and_said_to_be() {
+fn a_killed_process_is_reported_as_gone() {
     let runtime = Runtime::new("killed");
     let child = Running::start(&runtime);
     let (process, socket) = (child.0.id().to_string(), runtime.socket(child.0.id()));
@@ -171,7 +171,7 @@ fn a_process_that_was_killed_is_gone_and_said_to_be() {
 }
 
 #[test]
-fn an_address_serves_as_well_as_a_socket() {
+fn a_process_can_be_named_by_its_address() {
     let runtime = Runtime::new("address");
     let monitor = Monitor::builder()
         .listen(([127, 0, 0, 1], 0).into())

@@ -1,4 +1,4 @@
-//! Tests `millpond view`: which clients get what from its server, and the contents of its file.
+//! Tests `millpond view`: the responses of its server to different clients, and the contents of its file.
 
 #[path = "view/browser.rs"]
 mod browser;
@@ -174,7 +174,7 @@ fn hostile(folder: &Path) -> String {
 }
 
 #[test]
-fn the_page_and_what_it_asks_for_are_served() {
+fn the_page_and_its_data_are_served() {
     let folder = folder("view-served");
     let file = small(&folder, "small.csv");
     let served = Served::start(&[&file, &file]);
@@ -209,7 +209,7 @@ fn the_page_and_what_it_asks_for_are_served() {
     assert_eq!(head["end"]["events"], 4);
 }
 
-/// Writes a recording of five seconds that begins so many seconds after another moment. Its peak is after three seconds.
+/// Writes a recording of five seconds. It begins `begins` seconds after a fixed time. Its peak is after three seconds.
 fn timed(folder: &Path, begins: u64) -> String {
     const SECOND: u64 = 1_000_000_000;
     let mut facts = Vec::new();
@@ -241,7 +241,7 @@ fn timed(folder: &Path, begins: u64) -> String {
 }
 
 #[test]
-fn recordings_of_one_time_are_on_one_clock() {
+fn recordings_of_the_same_time_share_a_clock() {
     let folder = folder("view-clock");
     let [first, second, later] = [0, 2, 8].map(|begins| timed(&folder, begins));
     let unknown = small(&folder, "small.csv");
@@ -313,7 +313,7 @@ fn the_page_answers_first_what_the_program_needs() {
 }
 
 #[test]
-fn who_does_not_know_the_token_or_comes_from_elsewhere_gets_nothing() {
+fn requests_without_the_token_or_from_other_sites_are_refused() {
     let folder = folder("view-refused");
     let file = small(&folder, "small.csv");
     let served = Served::start(&[&file]);
@@ -359,7 +359,7 @@ fn who_does_not_know_the_token_or_comes_from_elsewhere_gets_nothing() {
 }
 
 #[test]
-fn clients_that_mean_harm_do_not_take_it_down() {
+fn hostile_clients_do_not_stop_the_server() {
     let folder = folder("view-harm");
     let file = small(&folder, "small.csv");
     let served = Served::start(&[&file]);
@@ -375,7 +375,7 @@ fn clients_that_mean_harm_do_not_take_it_down() {
         // The server may have closed the oldest connections in favour of later ones.
         let _ = stream.write_all(b"GET /");
     }
-    // One byte now and then. The limit applies to the whole request.
+    // One byte at a time. The limit applies to the whole request.
     let mut slow = silent[0].try_clone().expect("a stream");
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(7) {
@@ -399,7 +399,7 @@ fn clients_that_mean_harm_do_not_take_it_down() {
 }
 
 #[test]
-fn connections_that_stay_silent_do_not_keep_the_owner_out() {
+fn silent_connections_do_not_block_valid_requests() {
     let folder = folder("view-silent");
     let file = small(&folder, "small.csv");
     let served = Served::start(&[&file]);
@@ -490,7 +490,7 @@ fn an_interrupt_ends_it_and_frees_its_port() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_one_sentence() {
+fn a_port_in_use_is_reported_in_one_line() {
     let folder = folder("view-taken");
     let file = small(&folder, "small.csv");
     let served = Served::start(&[&file]);
@@ -504,7 +504,7 @@ fn a_port_that_is_taken_is_one_sentence() {
 }
 
 #[test]
-fn names_in_a_file_cannot_run_and_large_numbers_do_no_harm() {
+fn names_are_not_run_as_code_and_large_numbers_are_limited() {
     let folder = folder("view-html");
     let evil = hostile(&folder);
     let out = folder.join("page.html");
@@ -581,7 +581,7 @@ fn view_and_replay_agree_on_other_policies() {
 }
 
 #[test]
-fn a_file_has_the_policies_that_are_named() {
+fn a_file_contains_the_named_policies() {
     let folder = folder("view-policies");
     let file = small(&folder, "small.csv");
     let out = folder.join("page.html").display().to_string();
@@ -614,7 +614,7 @@ fn view_reports_that_a_recording_is_truncated() {
 }
 
 #[test]
-fn fewer_blocks_are_said_to_be_fewer() {
+fn a_reduced_number_of_blocks_is_reported() {
     let folder = folder("view-fewer");
     let file = hostile(&folder);
     let out = folder.join("page.html").display().to_string();

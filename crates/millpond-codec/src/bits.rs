@@ -1,4 +1,5 @@
-//! Codes of a few bits, and bytes that are moved together. Each function is compiled twice, for processors with AVX2 and for all others.
+//! Packs codes of a few bits, and moves selected bytes together. The functions that pack are compiled twice: for processors with AVX2 and
+//! for all others.
 
 /// Eight bytes that are processed at once.
 pub(crate) type Group = [u8; 8];
@@ -99,7 +100,7 @@ pub(crate) fn masks(flags: &[Group], to: &mut [u8]) {
     }
 }
 
-/// Returns eight codes of `width` bits, each in a byte. `codes` are the lowest bits.
+/// Unpacks eight codes of `width` bits from the lowest bits of `codes`, and returns each of them in its own byte.
 #[inline(always)]
 fn spread(codes: u64, width: u32) -> u64 {
     let low = |bits: u32| (1_u64 << bits) - 1;
@@ -199,7 +200,7 @@ fn order_by_shuffle(group: Group, mask: u8) -> Group {
     _mm_cvtsi128_si64(_mm_shuffle_epi8(bytes, order)).to_le_bytes()
 }
 
-/// For each choice of eight bytes, the indices of the chosen bytes, in order.
+/// For each mask of eight bits, the indices of the bits that are 1, in order.
 #[cfg(target_arch = "x86_64")]
 static ORDER: [Group; 256] = {
     let mut all = [[0; 8]; 256];

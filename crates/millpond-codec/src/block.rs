@@ -17,7 +17,7 @@ pub(crate) const START: usize = 4;
 pub(crate) struct Packer {
     scheme: Scheme,
     plans: [Plan; 8],
-    /// The bits of a value that is not 0, in the last block.
+    /// The packed bits per value that is not 0, in the last block.
     value_bits: usize,
     values: [u8; BLOCK],
     planes: [u8; BLOCK],
@@ -112,8 +112,8 @@ impl Packer {
         at
     }
 
-    /// Transforms values, and writes their planes and a flag for each that is not 0. Returns the number from which the first difference
-    /// is counted, and the number of zeros.
+    /// Transforms values, and writes their planes and one flag for each value, which is 0 for a zero. Returns the number that precedes the
+    /// first difference, and the number of zeros.
     #[inline(always)]
     fn split<T: Value>(&mut self, from: &[u8]) -> (u64, usize) {
         let (width, values) = (size_of::<T>(), from.len() / size_of::<T>());
@@ -133,12 +133,12 @@ impl Packer {
 /// Returns the sum of bytes that are 0 or 1.
 #[inline(always)]
 fn ones(flags: &[u8]) -> usize {
-    // The sum of so many fits into a byte, of which the processor adds many at once.
+    // The sum of 128 flags fits into a byte, and the processor adds many bytes at once.
     let sums = flags.chunks(128).map(|flags| flags.iter().sum::<u8>());
     sums.map(usize::from).sum()
 }
 
-/// An unsigned number that a value is read as.
+/// The unsigned integer type of a value.
 pub(crate) trait Value: Copy {
     /// Reads all values, applies a function to each and its predecessor, which is 0 for the first, and writes the results.
     fn each(from: &[u8], to: &mut [u8], first: Self, f: impl Fn(Self, Self) -> Self);
@@ -220,7 +220,7 @@ values! {
     u64, 8, i64;
 }
 
-/// Transforms values. Returns the number from which the first difference is counted.
+/// Transforms values. Returns the number that precedes the first difference.
 #[inline(always)]
 fn transform<T: Value>(transform: Transform, from: &[u8], to: &mut [u8]) -> u64 {
     let zero = T::get(&[], 0);
@@ -229,7 +229,7 @@ fn transform<T: Value>(transform: Transform, from: &[u8], to: &mut [u8]) -> u64 
         Transform::Rotate => T::each(from, to, zero, |value, _| value.rotate()),
         Transform::Zigzag => T::each(from, to, zero, |value, _| value.zigzag()),
         Transform::Delta => {
-            // The first difference is the same as the second one, so that equal differences have no exception.
+            // The first difference equals the second one, so that equal differences need no exception.
             let (one, two) = (T::get(from, 0), T::get(from, 1));
             let first = one.minus(two.minus(one));
             T::each(from, to, first, |value, before| value.minus(before).zigzag());

@@ -2,8 +2,9 @@
 //!
 //! Data is a sequence of values of 1, 2, 4 or 8 bytes in blocks of 8 KiB. A [`Scheme`] transforms each value so that its
 //! upper bytes vary little: floats are rotated so that the exponent is in the upper bytes, integers get their sign in the lowest bit, and
-//! increasing integers become differences. A block without its zeros is then stored byte by byte: the lowest bytes of all values, the next
-//! bytes, and so on. Each of these planes has codes of a few bits for the most frequent range of values, and exceptions.
+//! increasing integers become differences. The zeros of a block are removed if that saves space. The rest is stored byte by byte: the
+//! lowest bytes of all values, the next bytes, and so on. Each of these planes has codes of a few bits for the most frequent range of
+//! bytes, and exceptions for all other bytes.
 //!
 //! ```
 //! use millpond_codec::Values;
@@ -23,21 +24,27 @@
 //!
 //! # The format
 //!
-//! All numbers are little-endian. Packed data begins with the bytes `MPC1`, the bytes of a value (1 byte), the transform (1 byte), two bytes
-//! of 0 and the number of bytes that were packed (8 bytes). If the transform is 255, these bytes follow unchanged. Otherwise these follow:
+//! All numbers are little-endian. Packed data begins with the bytes `MPC1`, the size of a value (1 byte), the transform (1 byte), two bytes
+//! of 0 and the number of bytes that were packed (8 bytes). If the transform is 255, these bytes follow unchanged. Otherwise the data
+//! continues with:
 //!
 //! 1. For each block, 4 bytes with its end, in units of 4 bytes from the start of the first block.
-//! 2. The last bytes that are no whole value, and bytes of 0 up to a multiple of 4.
+//! 2. The remaining bytes that do not form a whole value, and bytes of 0 up to a multiple of 4.
 //! 3. The blocks, each with bytes of 0 up to a multiple of 4.
 //!
-//! A block begins with the number of values in its planes (2 bytes), its kind (1 byte) and a byte of 0. Kind 0 is the values unchanged.
-//! Kinds 1 and 2 have 8 bytes with the number before the first difference if the transform is 3, then in kind 2 one bit for each value, 1
-//! if it is not 0 and in the planes, then 8 bytes for each plane from the lowest one, then the planes.
+//! A block begins with the number of values in its planes (2 bytes), its kind (1 byte) and a byte of 0. Kind 0 continues with the unchanged
+//! values. Kinds 1 and 2 continue with:
 //!
-//! The 8 bytes of a plane are `base`, `width`, `base` and `width` of its exceptions, the number of exceptions (2 bytes) and
-//! the number of exceptions of these (2 bytes). A plane has codes of `width` bits, the first in the lowest bits. A code is the distance of the
-//! byte from `base`, modulo 256. If there are exceptions, the largest code `top` marks one. The distances of the exceptions follow in the
-//! same form, after `top` was subtracted from those below 128. The exceptions of these follow in 8 bits each.
+//! 1. If the transform is 3, 8 bytes with the number that precedes the first difference.
+//! 2. In kind 2, one bit for each value. It is 1 if the value is not 0. The planes contain only these values.
+//! 3. For each plane, 8 bytes. The plane of the lowest bytes is first.
+//! 4. The planes.
+//!
+//! The 8 bytes of a plane are its `base` and `width`, the `base` and `width` of its exceptions, the number of exceptions (2 bytes) and the
+//! number of exceptions of these (2 bytes). A plane has codes of `width` bits, the first in the lowest bits. A code is the distance of the
+//! byte from `base`, modulo 256. If there are exceptions, the largest code `top` marks each of them. `top` is subtracted from those
+//! distances of exceptions that are below 128. The results follow in the same form as the bytes of the plane. Their own exceptions follow
+//! in 8 bits each, after the same subtraction.
 
 mod bits;
 mod block;
@@ -53,15 +60,15 @@ use block::Packer;
 
 /// The bytes of a block of values.
 pub const BLOCK: usize = 8192;
-/// The bytes before everything else.
+/// The bytes of the header.
 const HEADER: usize = 16;
 const MAGIC: [u8; 4] = *b"MPC1";
 /// The mark of data that is stored unchanged.
 const STORED: u8 = 255;
-/// The most bytes that are packed at once. More are stored, because the positions of blocks would not fit into 32 bits.
+/// The maximum number of bytes that are packed. Longer data is stored unchanged, so that the positions of blocks fit into 32 bits.
 const MOST: usize = 8 << 30;
 
-/// The change of values before they are packed.
+/// The transform of values before they are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transform {
     None = 0,
@@ -69,7 +76,7 @@ enum Transform {
     Rotate = 1,
     /// Negative numbers become odd positive ones.
     Zigzag = 2,
-    /// The difference from the value before, as `Zigzag`.
+    /// The difference from the preceding value, transformed as by `Zigzag`.
     Delta = 3,
 }
 
@@ -94,21 +101,21 @@ impl Default for Scheme {
 }
 
 impl Scheme {
-    /// Returns all schemes. Each packs any data without a loss.
+    /// Returns all schemes. Each of them packs any data without loss.
     pub fn all() -> impl Iterator<Item = Self> {
         let of = |width| Transform::ALL.map(|transform| Self { width, transform });
         [1, 2, 4, 8].into_iter().flat_map(of)
     }
 }
 
-/// Returns the most bytes that data of this length is packed to.
+/// Returns the maximum packed size of data of this length, in bytes.
 #[must_use]
 pub const fn bound(len: usize) -> usize {
     len.saturating_add(HEADER)
 }
 
-/// Packs data to the start of `to`, and returns the number of bytes, which is at most [`bound`]. Returns `None` if there is not enough
-/// room.
+/// Packs data into the start of `to`, and returns the packed size in bytes, which is at most [`bound`]. Returns `None` if `to` is too
+/// small.
 #[must_use]
 pub fn pack(from: &[u8], to: &mut [u8], scheme: Scheme) -> Option<usize> {
     let most = to.len().min(bound(from.len()));

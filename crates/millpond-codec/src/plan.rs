@@ -73,14 +73,14 @@ impl Sums {
         Self(sums)
     }
 
-    /// Returns the number of values in the densest window of `limit` values.
+    /// Returns the number of occurrences in the densest window of `limit` values.
     #[inline(always)]
     fn densest(&self, limit: usize) -> u16 {
         let windows = self.0.iter().zip(&self.0[limit..]).take(256);
         windows.fold(0, |most, (from, to)| most.max(to.wrapping_sub(*from)))
     }
 
-    /// Returns the first value of a window of `limit` values that contains `inside` of them.
+    /// Returns the first value of a window of `limit` values with `inside` occurrences.
     #[inline(always)]
     fn base(&self, limit: usize, inside: u16) -> u8 {
         let mut windows = self.0.iter().zip(&self.0[limit..]).take(256);
@@ -89,7 +89,7 @@ impl Sums {
     }
 }
 
-/// Returns the plan with the fewest bits for these values, of which there are fewer than 2^16.
+/// Returns the plan with the fewest bits for values with these counts. The sum of the counts is below 2^16.
 #[inline(always)]
 pub(crate) fn plan(counts: &Counts) -> Plan {
     let total: u16 = counts.iter().sum();
@@ -114,7 +114,7 @@ pub(crate) fn plan(counts: &Counts) -> Plan {
         let inside = sums.densest(limit);
         let outside = total - inside;
         let first = usize::from(total) * usize::from(width);
-        // The best that the second window can do is a bit for each.
+        // This assumes that the second window needs at least one bit for each value outside the first.
         if first + usize::from(outside) >= best.0 {
             continue;
         }

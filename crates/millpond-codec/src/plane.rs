@@ -6,12 +6,12 @@ use crate::plan::{Plan, Window, close, plan};
 
 /// The bytes of the header of a plane.
 pub(crate) const HEAD: usize = 8;
-/// The most bytes that are written for a plane, with those that are overwritten by the next one.
+/// The maximum number of bytes that are written for a plane, including those that the next plane overwrites.
 pub(crate) const ROOM: usize = 3 * BLOCK + 2 * SLACK;
 /// A plane that is stored unchanged is examined again after this number of blocks.
 const PATIENCE: u8 = 32;
 
-/// The least bytes of a plane for which a few bytes say whether some bits are constant.
+/// The minimum size of a plane for which a few of its bytes show whether some bits are constant.
 const SEEN: usize = 1024;
 
 /// Memory for the work on one plane.
@@ -31,8 +31,8 @@ impl Scratch {
         outside: [[0; BLOCK]; 2],
     };
 
-    /// Packs a plane to the start of `to`, which has [`ROOM`] bytes. Returns its header and the number of bytes. The plan is the last one
-    /// of such planes, and is replaced if it does not fit.
+    /// Packs a plane into the start of `to`, which has [`ROOM`] bytes. Returns its header and the number of bytes. `last` is the plan that
+    /// packed the same plane of the last block. It is replaced if it does not fit.
     #[inline(always)]
     pub(crate) fn pack(
         &mut self,
@@ -83,7 +83,7 @@ impl Scratch {
             head[4..6].copy_from_slice(&(outside as u16).to_le_bytes());
             head[6..8].copy_from_slice(&(rest as u16).to_le_bytes());
         }
-        // Codes without a bit cannot mark the values outside the window.
+        // Codes of 0 bits cannot mark the values outside the window.
         let is_marked = |width, outside| width > 0 || outside == 0;
         let is_valid = is_marked(head[1], outside) && is_marked(head[3], usize::from(head[6] | head[7]));
         if is_valid && bytes < plane.len() {
@@ -117,7 +117,7 @@ impl Scratch {
         let codes = &mut self.codes[..padded];
         codes[len..].fill(0);
         let (mut at_top, mut above) = (0, 0);
-        // The counts of so few values fit into bytes, of which the processor adds many at once.
+        // The counts of 128 values fit into a byte, and the processor adds many bytes at once.
         for (from, codes) in from.chunks(128).zip(codes.chunks_mut(128)) {
             let (mut here, mut there) = (0_u8, 0_u8);
             for (from, code) in from.iter().zip(codes) {
@@ -157,7 +157,7 @@ fn raw(plane: &[u8], to: &mut [u8]) -> ([u8; HEAD], usize) {
     ([0, 8, 0, 0, 0, 0, 0, 0], plane.len())
 }
 
-/// Returns the bits that all bytes have in common, from a few of them.
+/// Returns a mask of the bits that are equal in a sample of the bytes.
 #[inline(always)]
 fn constant_bits(plane: &[u8]) -> u8 {
     let some = plane.chunks(64).filter_map(|chunk| chunk.first());

@@ -4,11 +4,12 @@ use crate::block::Packer;
 use crate::{BLOCK, Scheme, Transform};
 use std::time::Instant;
 
-/// The bytes of data for each block of a sample, so that large data is worth a larger one, and the most blocks of a sample.
+/// The bytes of data for each block of a sample, so that larger data has a larger sample.
 const SHARE: usize = 64 * BLOCK;
+/// The maximum number of blocks of a sample.
 const MOST: usize = 16;
 
-/// The values of some data, and the bytes of each.
+/// The type of the values in some data, with the size of a value in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Bytes, which may be parts of larger values.
@@ -25,7 +26,7 @@ pub enum Values {
 pub struct Sample {
     /// The scheme with the fewest bytes.
     pub scheme: Scheme,
-    /// The packed bytes for each byte of the data.
+    /// The packed size divided by the size of the data.
     pub share: f64,
     /// The bytes that one thread packs in a second.
     pub speed: f64,
@@ -44,7 +45,7 @@ pub fn sample(data: &[u8], values: Values) -> Option<Sample> {
     let mut bytes = 0;
     let mut measure = |packer: &mut Packer, looked: usize| {
         bytes += looked * BLOCK;
-        // This is the middle of each part of equal size, so that neither end has more weight.
+        // The blocks are in the middle of parts of equal size, so that neither end has more weight.
         let sizes = (0..looked).map(|number| {
             packer
                 .pack(&blocks[(2 * number + 1) * blocks.len() / (2 * looked)])

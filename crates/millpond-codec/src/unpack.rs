@@ -10,7 +10,7 @@ use crate::{BLOCK, HEADER, MAGIC, MOST, STORED, Transform};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CodecError {
-    /// The data does not begin as packed data does.
+    /// The data does not begin with the header of packed data.
     #[error("this is not packed data, or its first 16 bytes are damaged")]
     Header,
     /// Bytes are missing at the end.
@@ -19,7 +19,7 @@ pub enum CodecError {
         /// The bytes that were given.
         found: usize,
     },
-    /// The target has another length than the data.
+    /// The length of the target differs from the length of the data.
     #[error("{expected} bytes were packed, but the target has {found}")]
     Length {
         /// The bytes that were packed.
@@ -163,9 +163,9 @@ impl Work {
     }
 }
 
-/// An unsigned number that a value is read as.
+/// The unsigned integer type of a value.
 trait Value: Sized {
-    /// Writes the values of planes. Returns `None` if `map` has not `kept` bits that are 1.
+    /// Writes the values of planes. Returns `None` if the number of bits in `map` that are 1 is not `kept`.
     fn join(
         planes: &[u8; BLOCK],
         kept: usize,
@@ -234,8 +234,8 @@ values! {
     u64, 8;
 }
 
-/// Moves the first `kept` values to the places whose bit in `map` is 1, and writes 0 to the others. Returns `None` if there are not as many
-/// such places.
+/// Moves the first `kept` values to the places whose bit in `map` is 1, and writes 0 to the others. Returns `None` if the number of these
+/// places is not `kept`.
 fn spread<T: Copy + Default>(values: &mut [T], kept: usize, map: &[u8]) -> Option<()> {
     let mut left = kept;
     // From the end, so that no value is overwritten before it is moved.

@@ -1,9 +1,9 @@
-//! Packing and unpacking of any data, and of packed data that is damaged.
+//! Packs and unpacks any data, and unpacks damaged data.
 
 use millpond_codec::{BLOCK, CodecError, Scheme, Values, bound, pack, sample, unpack, unpacked_len};
 use proptest::prelude::*;
 
-/// Returns data of a kind, which is one of several distributions, with values of `width` bytes and bytes that are no whole value.
+/// Returns `len` bytes of data with values of `width` bytes. `kind` selects the distribution of the values.
 fn data(kind: u8, width: usize, len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -84,7 +84,7 @@ proptest! {
 
     /// The result is an error or other data, and nothing panics.
     #[test]
-    fn damaged_data_does_no_harm(
+    fn damaged_data_causes_no_panic(
         from in any_data(),
         scheme in schemes(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
@@ -106,16 +106,16 @@ proptest! {
     }
 
     #[test]
-    fn packing_needs_the_room_that_it_uses(from in any_data(), scheme in schemes()) {
+    fn packing_fails_if_the_target_is_too_small(from in any_data(), scheme in schemes()) {
         let packed = packed(&from, scheme);
         prop_assert_eq!(pack(&from, &mut vec![0; packed.len()], scheme), Some(packed.len()));
         prop_assert_eq!(pack(&from, &mut vec![0; packed.len() - 1], scheme), None);
     }
 }
 
-/// Each kind of data has a scheme by which it shrinks as much as it should.
+/// For each kind of data, a scheme achieves the expected compression.
 #[test]
-fn data_shrinks() {
+fn each_kind_of_data_is_compressed() {
     let share = |kind, width| {
         let from = data(kind, width, 100 * BLOCK, 0x1234_5678_9ABC_DEF1);
         let values = if kind == 6 {
@@ -187,7 +187,7 @@ fn errors_say_what_is_wrong() {
     );
     // The kind of the first block, after the header and three ends.
     assert_eq!(damaged(16 + 12 + 2, 9), CodecError::Block { block: 0 });
-    // A header that promises more than there is sizes nothing.
+    // A header with an impossible length is refused.
     let mut huge = packed.clone();
     huge[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     assert_eq!(unpacked_len(&huge), Err(CodecError::Header));

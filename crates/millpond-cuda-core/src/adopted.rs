@@ -7,8 +7,8 @@ use millpond::Element;
 use millpond::cuda::DeviceBuffer;
 use std::sync::Arc;
 
-/// Takes over a buffer of cuda-core. The memory stays the same. It is returned to cuda-core when the buffer is dropped, and is freed when
-/// its work is complete. The buffer's stream is the given one.
+/// Converts a buffer of cuda-core into a buffer of millpond, without a copy. The new buffer's stream is `stream`. When the new buffer is
+/// dropped, the memory returns to cuda-core, which frees it after the work on the stream is complete.
 ///
 /// ```
 /// use cuda_core::{Context, DeviceBuffer};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// - [`CudaCoreError::Shared`] if another view of its memory exists;
 /// - [`CudaCoreError::Busy`] if work on another stream uses it;
 /// - [`CudaCoreError::Cuda`] if the stream is captured, or if its context is not the device's primary one;
-/// - [`CudaCoreError::Driver`] if the buffer is of another context than the stream, and for the errors of the driver.
+/// - [`CudaCoreError::Driver`] if the buffer belongs to another context than the stream, and for the errors of the driver.
 pub fn adopt<T: Element + DeviceCopy>(
     buffer: cuda_core::DeviceBuffer<T>,
     stream: &Arc<Stream>,
@@ -40,7 +40,7 @@ pub fn adopt<T: Element + DeviceCopy>(
         if !buffer.storage().is_unique() {
             return Err(CudaCoreError::Shared);
         }
-        // This is refused unless all unfinished work on the elements is on the stream, and for a stream of another context.
+        // cuda-core refuses this if unfinished work on the elements is on another stream, or if the stream belongs to another context.
         let access = buffer.storage().acquire(stream, true, false);
         drop(access.map_err(CudaCoreError::of_access)?);
         Ok(ours)
@@ -54,14 +54,14 @@ pub fn adopt<T: Element + DeviceCopy>(
         storage: Some(buffer.into_storage()),
         stream: Arc::clone(stream),
     };
-    // SAFETY: the storage has these elements, and no other view of it exists. Their work that is not complete is on the stream. The keeper
-    // frees them after the work that is on the stream when it is dropped.
+    // SAFETY: the storage has these elements, and no other view of it exists. All unfinished work on them is on the stream. When the keeper
+    // is dropped, it frees them after the work that is on the stream at that moment.
     Ok(unsafe { DeviceBuffer::foreign(address, len, &ours, Box::new(keeper)) })
 }
 
 /// The memory of a buffer of cuda-core that is used by millpond.
 ///
-/// Invariant: the storage is there until the drop, and has no other view.
+/// Invariant: the storage is `Some` until the drop, and has no other view.
 struct Adopted {
     storage: Option<RawDeviceBuffer>,
     stream: Arc<Stream>,

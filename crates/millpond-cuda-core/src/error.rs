@@ -23,7 +23,7 @@ pub enum CudaCoreError {
     /// Another view of the elements exists, so cuda-core could still use them.
     #[error("another view of the buffer's memory exists: drop all clones of its storage and try again")]
     Shared,
-    /// The stream may end before its handles.
+    /// The stream could be destroyed while cuda-core still has a handle of it.
     #[error(
         "the stream was made by `CudaStream::from_raw`, so it may end before its handles: give its owner's handle to cuda-core"
     )]
@@ -45,7 +45,7 @@ impl CudaCoreError {
     }
 }
 
-/// An exchange that was refused, and the buffer that was to be exchanged.
+/// The error of a refused exchange, and the buffer or loan that was not exchanged.
 ///
 /// ```
 /// use cuda_core::{Context, DeviceBuffer};

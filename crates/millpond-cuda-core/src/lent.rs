@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A buffer of millpond that is an allocation of cuda-core.
 ///
-/// Invariant: the elements are at the address, and nobody uses them but through cuda-core, until the buffer is taken. Only the holder of
-/// the last view of the allocation takes the buffer, and then drops the view.
+/// Invariant: until the buffer is taken, the elements are at the address and are only used through cuda-core. Only the holder of the last
+/// view of the allocation takes the buffer, and then drops the view.
 pub(crate) struct Owner<T: Element> {
     buffer: Mutex<Option<DeviceBuffer<T>>>,
     address: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Owner<T: Element> {
     context: Arc<Context>,
 }
 
-// SAFETY: by the invariant, the elements are at the address for as long as anybody can use it. The context is kept.
+// SAFETY: by the invariant, the elements are at the address as long as the address can be used. The context is kept.
 unsafe impl<T: Element> DeviceAllocation for Owner<T> {
     fn device_ptr(&self) -> u64 {
         self.address
@@ -42,8 +42,8 @@ impl<T: Element> Owner<T> {
     }
 }
 
-/// Makes a buffer an allocation of cuda-core. cuda-core refuses work on other streams until the stream has passed the work that is queued
-/// on it now. The stream must be the buffer's, or wait for it, and must not be captured.
+/// Converts a buffer into an allocation of cuda-core. cuda-core refuses work on other streams until the work that is queued on the stream
+/// now is complete. The stream must be the buffer's stream or must wait for it. It must not be captured.
 ///
 /// If cuda-core refuses, the owner still has the buffer.
 pub(crate) fn share<T: Element>(
@@ -76,7 +76,7 @@ pub struct Lent<T: Element + DeviceCopy> {
     owner: Arc<Owner<T>>,
     /// The identity of the owner's allocation. While the allocation exists, no other has it.
     allocation: usize,
-    /// The stream of cuda-core, by the names of both libraries.
+    /// The loan's stream, as a handle of cuda-core and (`ours`) of millpond.
     stream: Arc<Stream>,
     ours: CudaStream,
     /// The buffer's own stream.
@@ -84,7 +84,7 @@ pub struct Lent<T: Element + DeviceCopy> {
 }
 
 /// Lends a buffer to cuda-core, for use on one of its streams. That stream waits, on the device, for the work that is queued on the
-/// buffer's stream now. cuda-core refuses work on its other streams until then.
+/// buffer's stream now. Until this work is complete, cuda-core refuses work on its other streams.
 ///
 /// ```
 /// use cuda_core::Context;
@@ -110,8 +110,8 @@ pub struct Lent<T: Element + DeviceCopy> {
 /// ```
 ///
 /// # Errors
-/// Returns the buffer with an error if the stream is of another device or context, if it or the buffer's stream is captured, and with the
-/// errors of the driver.
+/// Returns the buffer with an error if the stream belongs to another device or context, if it or the buffer's stream is captured, and with
+/// the errors of the driver.
 pub fn lend<T: Element + DeviceCopy>(
     buffer: DeviceBuffer<T>,
     stream: &Arc<Stream>,
@@ -133,7 +133,7 @@ pub fn lend<T: Element + DeviceCopy>(
     let (owner, storage) = share(buffer, stream);
     let theirs = storage.and_then(|storage| {
         let allocation = storage.allocation_id();
-        // SAFETY: memory of a device always has some bytes, and all bytes are elements. cuda-core's views are the only users.
+        // SAFETY: memory of a device always contains some bytes, and all bytes are valid elements. Only cuda-core's views use the memory.
         let theirs = unsafe { cuda_core::DeviceBuffer::from_storage_copy(storage, len) }?;
         Ok((theirs, allocation))
     });
@@ -177,8 +177,7 @@ impl<T: Element + DeviceCopy> Lent<T> {
         self.theirs
     }
 
-    /// Makes the buffer's stream wait for all work of cuda-core on the elements. Afterwards no view of the elements exists but the one that
-    /// this value has.
+    /// Makes the buffer's stream wait for all work of cuda-core on the elements. Afterwards, this value has the only view of the elements.
     fn end(&mut self) -> Result<(), CudaCoreError> {
         // If the allocation has ended, no view is left. The caller may have exchanged the buffer for another.
         let has_ended = Arc::get_mut(&mut self.owner).is_some();

@@ -9,12 +9,12 @@ use millpond::AllocError;
 use millpond::cuda::{CudaDevice, CudaStream, DeviceBuffer, DevicePool, DeviceTenant, UnpooledDevice};
 use std::sync::Arc;
 
-/// Allocates cuda-core's buffers from a pool, by functions like those of cuda-core itself. They count towards the limits, budgets,
+/// Allocates cuda-core's buffers from a pool, with functions like those of cuda-core itself. The buffers count towards the limits, budgets,
 /// recordings and accounts of the pool.
 ///
-/// A buffer may be used like any other of cuda-core. Until the stream has passed the work that was queued on it at the allocation,
-/// cuda-core refuses work on its other streams. The memory is returned to the pool, in the order of the stream, when no view of it is left
-/// and cuda-core has seen the end of its work on it. cuda-core looks for that end on a thread of its own, every millisecond.
+/// A buffer may be used like any other of cuda-core. Until the work that was queued on the stream at the allocation is complete, cuda-core
+/// refuses work on its other streams. The memory is returned to the pool, in the order of the stream, when no view of it is left and
+/// cuda-core has detected that its work on it is complete. cuda-core checks this every millisecond, on a thread of its own.
 ///
 /// ```
 /// use cuda_core::Context;
@@ -41,7 +41,7 @@ pub trait CudaCorePool: sealed::Pool {
     /// Allocates elements with arbitrary values for use on a stream.
     ///
     /// # Errors
-    /// Returns [`CudaCoreError::Alloc`] if there is not enough memory, an error if the stream is of another device or context or is
+    /// Returns [`CudaCoreError::Alloc`] if there is not enough memory, an error if the stream belongs to another device or context or is
     /// captured, and the errors of the driver.
     fn uninitialized<T: AnyBitPattern + DeviceCopy>(
         &self,
@@ -49,7 +49,7 @@ pub trait CudaCorePool: sealed::Pool {
         len: usize,
     ) -> Result<cuda_core::DeviceBuffer<T>, CudaCoreError> {
         let storage = storage::<T>(self, stream, len, false)?;
-        // SAFETY: memory of a device always has some bytes, and all bytes are elements. cuda-core's views are the only users.
+        // SAFETY: memory of a device always contains some bytes, and all bytes are valid elements. Only cuda-core's views use the memory.
         Ok(unsafe { cuda_core::DeviceBuffer::from_storage_copy(storage, len) }?)
     }
 
@@ -63,7 +63,7 @@ pub trait CudaCorePool: sealed::Pool {
         len: usize,
     ) -> Result<cuda_core::DeviceBuffer<T>, CudaCoreError> {
         let storage = storage::<T>(self, stream, len, true)?;
-        // SAFETY: zeros are elements. cuda-core refuses work on other streams until they are written. Its views are the only users.
+        // SAFETY: zeros are elements. cuda-core refuses work on other streams until they are written. Only its views use the memory.
         Ok(unsafe { cuda_core::DeviceBuffer::from_storage_copy(storage, len) }?)
     }
 
@@ -77,7 +77,7 @@ pub trait CudaCorePool: sealed::Pool {
         elements: &[T],
     ) -> Result<cuda_core::DeviceBuffer<T>, CudaCoreError> {
         let storage = storage::<T>(self, stream, elements.len(), false)?;
-        // SAFETY: the elements are written below, before anybody can read them. cuda-core's views are the only users.
+        // SAFETY: the elements are written below, before they can be read. Only cuda-core's views use the memory.
         let buffer = unsafe { cuda_core::DeviceBuffer::from_storage_copy(storage, elements.len()) };
         let mut buffer = buffer?;
         buffer.copy_from_host(stream, elements)?;

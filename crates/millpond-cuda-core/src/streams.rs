@@ -32,7 +32,7 @@ pub fn device_of(context: &Context) -> Result<CudaDevice, CudaError> {
     Ok(device)
 }
 
-/// Returns a handle of a stream of cuda-core. It is the same stream, which lives as long as either library has a handle.
+/// Returns millpond's handle of a stream of cuda-core. The stream lives as long as either library has a handle of it.
 ///
 /// ```
 /// use cuda_core::Context;
@@ -58,8 +58,8 @@ pub fn stream_of(stream: &Arc<Stream>) -> Result<CudaStream, CudaError> {
     stream_on(&device_of(stream.context())?, stream)
 }
 
-/// Returns a handle of a stream of millpond for cuda-core, in one of its contexts. It is the same stream, which lives as long as either
-/// library has a handle.
+/// Returns cuda-core's handle of a stream of millpond, in a context of cuda-core. The stream lives as long as either library has a handle
+/// of it.
 ///
 /// ```
 /// use cuda_core::{Context, DeviceBuffer};
@@ -79,19 +79,19 @@ pub fn stream_of(stream: &Arc<Stream>) -> Result<CudaStream, CudaError> {
 /// ```
 ///
 /// # Errors
-/// Returns [`CudaError::OtherDevice`] if the stream is another device's than the context, and [`CudaError::OtherContext`] if the context is
-/// not the device's primary one. Returns [`CudaCoreError::NotKept`] for a stream that was made by [`CudaStream::from_raw`].
+/// Returns [`CudaError::OtherDevice`] if the stream and the context belong to different devices, and [`CudaError::OtherContext`] if the
+/// context is not the device's primary one. Returns [`CudaCoreError::NotKept`] for a stream that was made by [`CudaStream::from_raw`].
 pub fn stream_in(context: &Arc<Context>, stream: &CudaStream) -> Result<Arc<Stream>, CudaCoreError> {
     expect_context(stream.device(), context)?;
     if !stream.is_kept() {
         return Err(CudaCoreError::NotKept);
     }
     let owner = Arc::new(stream.clone());
-    // SAFETY: a stream of this context, which its handle keeps alive.
+    // SAFETY: the stream belongs to this context, and its handle keeps it alive.
     Ok(unsafe { Stream::borrow_with_owner(stream.as_raw(), context, owner) })
 }
 
-/// Returns a handle of a stream of cuda-core, which must be of the device.
+/// Returns a handle of a stream of cuda-core. The stream must belong to the device.
 pub(crate) fn stream_on(device: &CudaDevice, stream: &Arc<Stream>) -> Result<CudaStream, CudaError> {
     expect_context(device, stream.context())?;
     // The header's `CU_STREAM_PER_THREAD`.
@@ -99,12 +99,12 @@ pub(crate) fn stream_on(device: &CudaDevice, stream: &Arc<Stream>) -> Result<Cud
         return Err(CudaError::PerThread);
     }
     let keeper = Arc::new(Arc::clone(stream));
-    // SAFETY: a stream of the device's primary context, which lives as long as the keeper.
+    // SAFETY: the stream belongs to the device's primary context and lives as long as the keeper.
     Ok(unsafe { CudaStream::kept_by(device, stream.cu_stream().cast(), keeper) })
 }
 
-/// Returns a handle of a stream of cuda-core for memory of a device. Work on it must run in its order, so it must not be captured: captured
-/// work runs later, when the memory may belong to somebody else.
+/// Returns a handle of a stream of cuda-core for memory of a device. The stream must not be captured: captured work runs later, when the
+/// memory may belong to another buffer.
 pub(crate) fn running_stream_on(device: &CudaDevice, stream: &Arc<Stream>) -> Result<CudaStream, CudaError> {
     let ours = stream_on(device, stream)?;
     expect_running(&ours)?;

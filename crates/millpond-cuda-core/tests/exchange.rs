@@ -1,5 +1,5 @@
-//! Buffers, streams and contexts go both ways. `cargo xtask cuda-core` runs these tests on the emulated driver, also with work that runs as
-//! late and in as different an order as CUDA allows.
+//! Tests the exchange of buffers, streams and contexts in both directions. `cargo xtask cuda-core` runs these tests on the emulated driver.
+//! It also runs them with work that is delayed and reordered as far as CUDA allows.
 
 #![cfg(target_os = "linux")]
 
@@ -52,7 +52,7 @@ fn a_pool_serves_buffers_of_cuda_core() {
     expect_no_findings();
 }
 
-/// Elements of cuda-core that are no elements of millpond.
+/// cuda-core also supports types that are not elements of millpond.
 #[test]
 fn a_pool_serves_all_types_of_cuda_core() {
     let Some((_, pool, context)) = device() else {
@@ -121,7 +121,7 @@ fn limits_and_budgets_of_a_pool_hold_for_cuda_core() {
     expect_no_findings();
 }
 
-/// Memory that work of one stream still uses is allocated for another library's stream, and the other way round.
+/// Memory that is still in use by work on a stream of one library is allocated for a stream of the other library.
 #[test]
 fn reused_memory_is_ordered_between_streams() {
     let Some((device, pool, context)) = device() else {
@@ -186,7 +186,8 @@ fn cuda_core_refuses_other_streams_until_earlier_work_has_passed() {
     expect_no_findings();
 }
 
-/// Work of cuda-core on lent elements runs after earlier work of millpond and before later work. No stream is waited for by the host.
+/// Work of cuda-core on lent elements runs after earlier work of millpond and before later work. Neither `lend` nor `take_back` makes the
+/// host wait.
 #[test]
 fn elements_are_lent_and_come_back() {
     let Some((device, pool, context)) = device() else {
@@ -231,7 +232,7 @@ fn a_loan_with_another_view_is_not_taken_back() {
     assert!(matches!(error, CudaCoreError::Shared), "{error}");
     lent = back;
     drop(view);
-    // The caller exchanges the buffer for another of the same allocation's size.
+    // The caller replaces the lent buffer by another buffer of the same size.
     let another = pool.zeroed::<u32>(&theirs, LEN).expect("memory");
     let original = std::mem::replace(&mut *lent, another);
     let (error, back) = lent
@@ -244,7 +245,7 @@ fn a_loan_with_another_view_is_not_taken_back() {
     *lent = original;
     let buffer = lent.take_back().expect("taken back");
     assert_eq!(buffer.to_vec().expect("a copy"), numbers(1));
-    // The caller drops the buffer of the loan.
+    // The caller drops the lent buffer by replacing it.
     let mut lent = lend(buffer, &theirs).expect("lent");
     *lent = pool.zeroed::<u32>(&theirs, 1).expect("memory");
     let mut left = Some(lent);
@@ -266,7 +267,7 @@ fn a_loan_with_another_view_is_not_taken_back() {
     expect_no_findings();
 }
 
-/// Work on a stream of cuda-core that the loan does not know has to be waited for by the host.
+/// The host must wait for work on a stream of cuda-core that the loan does not know.
 #[test]
 fn a_loan_that_another_stream_uses_is_busy() {
     let Some((device, pool, context)) = device() else {
@@ -312,7 +313,7 @@ fn a_loan_that_is_not_taken_back_returns_to_its_pool() {
     expect_no_findings();
 }
 
-/// cuda-core does not know work that unsafe code queues. On the stream of the buffer it is ordered all the same.
+/// cuda-core does not track work that unsafe code queues. This work is still ordered if it is on the stream of the buffer.
 #[test]
 fn untracked_work_on_the_stream_of_a_buffer_is_ordered() {
     let Some((device, pool, context)) = device() else {
@@ -322,7 +323,7 @@ fn untracked_work_on_the_stream_of_a_buffer_is_ordered() {
     let ours = CudaStream::new(&device).expect("a stream");
     let fill = |buffer: &DeviceBuffer<u32>, value| {
         context.bind_to_thread().expect("a context");
-        // SAFETY: the buffer has these elements, and its memory is used by others in the order of the stream.
+        // SAFETY: the buffer has these elements, and all other work uses its memory in the order of the stream.
         let code =
             unsafe { sys::cuMemsetD32Async(buffer.cu_deviceptr(), value, buffer.len(), theirs.cu_stream()) };
         assert_eq!(code, 0);
@@ -415,7 +416,7 @@ fn a_buffer_that_another_stream_uses_is_not_adopted() {
 
 /// Each library keeps a stream of the other alive.
 #[test]
-fn streams_go_both_ways() {
+fn streams_are_exchanged_in_both_directions() {
     let Some((device, pool, context)) = device() else {
         return;
     };
@@ -535,7 +536,7 @@ fn another_device_is_refused() {
     expect_no_findings();
 }
 
-/// Captured work runs later, when the memory may belong to somebody else. The capture itself continues.
+/// Captured work runs later, when the memory may belong to another buffer. The capture itself continues.
 #[test]
 fn captured_streams_are_refused() {
     let Some((device, pool, context)) = device() else {

@@ -127,7 +127,7 @@ pub(crate) fn driver() -> impl Iterator<Item = &'static Entry> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_entry_has_its_name_once() {
+    fn names_of_entries_are_unique() {
         let mut names: Vec<_> = super::all().map(|entry| entry.name).collect();
         let all = names.len();
         names.sort_unstable();

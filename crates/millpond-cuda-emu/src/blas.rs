@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_put_as_the_kernel_takes_them() {
+    fn products_are_converted_to_the_parameters_of_the_kernel() {
         let product = gemm().check(0).ok().unwrap();
         assert_eq!(product.kernel, "millpond_matmul_f32");
         let number = |param: usize, at: usize| {

@@ -52,7 +52,7 @@ pub(crate) struct Call {
     pub(crate) driver: &'static Driver,
     pub(crate) per_thread: bool,
     pub(crate) thread: u64,
-    /// The code of an injected fault, for a call that still has its effect. The call returns this code whatever it does.
+    /// The code of an injected fault, for a call that still has its effect. The call returns this code in any case.
     pub(crate) fault: Option<Code>,
     origin: Origin,
 }

@@ -33,7 +33,7 @@ impl Clock {
         *place = stamp.place.max(*place);
     }
 
-    /// Removes streams whose work nobody will query again.
+    /// Removes streams whose work will not be queried again.
     pub(crate) fn forget(&mut self, streams: &HashSet<u64>) {
         self.seen.retain(|stream, _| !streams.contains(stream));
     }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_a_time_of_its_own() {
+    fn each_thread_has_its_own_time() {
         let mut time = Timeline::default();
         time.host_works(1, 50);
         assert_eq!(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_knows_what_it_was_told() {
+    fn a_joined_clock_covers_the_positions_of_the_other() {
         let (mut a, mut b) = (Clock::default(), Clock::default());
         let stamp = Stamp { stream: 4, place: 2 };
         a.see(stamp);

@@ -8,9 +8,9 @@
 //! A record takes the next number and its slot in one atomic step, and updates the slot when its work is
 //! complete. A waiting process reads the latest number at the call and watches its slot, because two records
 //! of one event may end in any order. It also publishes the number that it waits for, because a process that
-//! runs work lazily must be asked. If the process that should complete a record has died, the waiting process
-//! marks the record as lost for everybody. An open slot is not reused, so there are at most as many open
-//! records as slots.
+//! runs work lazily must be notified. If the process that should complete a record has died, the waiting
+//! process marks the record as lost for all processes. An open slot is not reused, so there are at most as
+//! many open records as slots.
 #![forbid(unsafe_code)]
 
 use crate::error::{Answer, Code};
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_done_when_it_is_told_whatever_others_are() {
+    fn records_are_completed_independently_of_each_other() {
         let here = Arc::new(Page::new().unwrap());
         let there = second(&here);
         assert_eq!(there.latest(), 0);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_given_once() {
+    fn each_record_number_is_claimed_once() {
         let page = Arc::new(Page::new().unwrap());
         let take = |page: Arc<Page>| {
             move || {

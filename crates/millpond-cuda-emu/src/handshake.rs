@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_depends_on_everything() {
+    fn the_answer_depends_on_every_field_of_the_question() {
         let question = |change: fn(&mut Question)| {
             let mut question = Question {
                 version: 12_092,

@@ -375,8 +375,8 @@ impl Kernels {
         self.modules.contains_key(&handle)
     }
 
-    /// Returns a handle of a function in a module. If nobody registered the function, it is code that this
-    /// device cannot run.
+    /// Returns a handle of a function in a module. Fails if no function of this name is registered, because
+    /// the device cannot run foreign code.
     pub(crate) fn function(&mut self, handle: u64, module: u64, name: &str) -> Answer<u64> {
         let entries = self.modules.get(&module).ok_or(Code::INVALID_HANDLE)?;
         Code::NOT_FOUND.when(!entries.iter().any(|entry| entry == name))?;

@@ -28,7 +28,7 @@
 //! that ends it. With `strict:on` a capture also forbids calls about which the documentation says nothing.
 //!
 //! Kernels are functions registered by name with `millpond_emu_register`. A few are built in. Foreign code is
-//! not run: a function that nobody registered returns `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays or
+//! not run: a function that is not registered returns `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays or
 //! textures.
 //!
 //! NVIDIA's runtime library runs on this driver, shared or linked statically, as far as it needs no foreign code. `abi/runtime` has the

@@ -57,7 +57,7 @@ pub(crate) struct Block {
     /// A number that is never reused in a process.
     pub(crate) id: u64,
     pub(crate) origin: Origin,
-    /// The attribute of the same name, which changes nothing: copies that a client may order with it are complete when they return.
+    /// The attribute of the same name. It has no effect, because the copies that it would order are complete when they return.
     pub(crate) sync_memops: bool,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Memory {
     blocks: BTreeMap<u64, Block>,
     handles: HashMap<u64, virt::Handle>,
     pools: HashMap<u64, pool::Pool>,
-    /// The default and the current pool of each place that is not a device's own memory and was asked for.
+    /// The default and the current pool of each requested place other than a device's own memory.
     elsewhere: HashMap<pool::Place, (u64, u64)>,
     sharing: ipc::Sharing,
     /// Whether the host may access device memory.

@@ -59,7 +59,7 @@ const GRAVES: usize = 4096;
 /// The stream number that stands for other processes. No stream has this number.
 const OTHERS: u64 = 0;
 
-/// The number of waits for other processes that are distinguished. Earlier ones count as the oldest of these.
+/// The maximum number of waits for other processes that are distinguished. Earlier waits count as the oldest of them.
 const WAITS: usize = 1024;
 
 /// The accesses so far, and the findings.

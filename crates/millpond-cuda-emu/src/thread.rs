@@ -8,7 +8,7 @@ static THREADS: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
     static CALLBACK: Cell<bool> = const { Cell::new(false) };
-    /// The list that a call has returned to the client.
+    /// The last list that a call has returned to the client.
     static KEPT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
     static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
@@ -26,7 +26,7 @@ pub(crate) fn is_in_callback() -> bool {
     CALLBACK.get()
 }
 
-/// Returns the low half of the C library's name of this thread.
+/// Returns the low half of the C library's identifier of this thread.
 pub(crate) fn c_name() -> u32 {
     unsafe extern "C" {
         safe fn pthread_self() -> usize;
@@ -42,7 +42,7 @@ pub(crate) fn number() -> u64 {
     NUMBER.get()
 }
 
-/// Keeps a list for the client until the next one of this thread, and returns its address. An empty list has none.
+/// Keeps a list for the client until this thread's next list, and returns its address. The address of an empty list is 0.
 pub(crate) fn keep(list: Vec<u64>) -> usize {
     let put = |kept: &RefCell<Vec<u64>>| {
         kept.replace(list);

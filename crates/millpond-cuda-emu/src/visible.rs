@@ -18,8 +18,8 @@ pub(crate) fn uuid_text(device: u32) -> String {
     format!("GPU-{}", parts.join("-"))
 }
 
-/// Returns the visible devices in the order of the list. A device is named by its number or by the beginning of its UUID. The list ends
-/// before the first name of no device and before the first device that it names again.
+/// Returns the visible devices in the order of the list. A device is named by its number or by the beginning of its UUID. The result ends
+/// before the first name that matches no device, and before the first device that was already listed.
 pub(crate) fn visible(list: &str, uuids: &[String]) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
     for name in list.split(',').map(str::trim) {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_ends_at_its_first_wrong_name() {
+    fn a_list_ends_at_its_first_invalid_name() {
         let uuids = ["GPU-aa01", "GPU-aa02", "GPU-bb03"].map(str::to_owned);
         let seen = |list| visible(list, &uuids);
         assert_eq!(seen("0"), [0]);

@@ -192,9 +192,9 @@ fn waiting_for_the_context_invalidates_captures_of_every_mode() {
 }
 
 #[test]
-fn a_capture_ends_with_the_first_call_whatever_that_answers() {
+fn a_capture_ends_with_the_first_call_even_if_that_returns_an_error() {
     common::with_options(
-        "a_capture_ends_with_the_first_call_whatever_that_answers",
+        "a_capture_ends_with_the_first_call_even_if_that_returns_an_error",
         "fail:cuStreamEndCapture@1=1",
         || {
             let _context = CudaContext::new(0).unwrap();
@@ -249,7 +249,7 @@ fn a_batch_of_copies_cannot_be_captured() {
 
 /// A driver for CUDA 13.0 allows these calls in captures of every mode.
 #[test]
-fn harmless_calls_leave_captures_alone() {
+fn allowed_calls_do_not_invalidate_captures() {
     common::load();
     let _alone = alone();
     let _context = CudaContext::new(0).unwrap();

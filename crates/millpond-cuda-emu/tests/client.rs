@@ -32,7 +32,7 @@ fn bytes_go_to_the_device_and_back() {
 }
 
 #[test]
-fn more_than_there_is_is_refused_and_less_is_unbacked() {
+fn allocations_larger_than_the_device_are_refused() {
     let context = context();
     let (_, total) = context.mem_get_info().unwrap();
     let stream = context.default_stream();
@@ -106,7 +106,7 @@ fn one_handle_mapped_twice_shows_the_same_bytes() {
 }
 
 #[test]
-fn a_wild_address_is_refused_and_null_too() {
+fn invalid_addresses_and_sizes_are_refused() {
     let _context = context();
     let mut bytes = [0u8; 8];
     let place = bytes.as_mut_ptr().cast::<c_void>();
@@ -138,7 +138,7 @@ fn a_wild_address_is_refused_and_null_too() {
 }
 
 #[test]
-fn pinned_memory_is_told_from_the_rest() {
+fn pinned_and_registered_memory_is_recognised() {
     let _context = context();
     let mut pinned = null_mut();
     ok!(cuMemHostAlloc(&mut pinned, 4096, 0));
@@ -168,7 +168,7 @@ fn pinned_memory_is_told_from_the_rest() {
 }
 
 #[test]
-fn a_pool_keeps_what_its_threshold_says() {
+fn a_pool_keeps_memory_up_to_its_threshold() {
     let context = context();
     let stream = context.new_stream().unwrap();
     // SAFETY: all zeros are a valid value of every field.
@@ -353,7 +353,7 @@ const CALLED: &[&str] = &[
 ];
 
 #[test]
-fn everything_that_cudarc_calls_is_there() {
+fn every_function_that_cudarc_calls_exists() {
     for name in CALLED {
         // SAFETY: only the presence of the symbol is checked.
         let found = unsafe { common::load().get::<*const c_void>(name.as_bytes()) };
@@ -363,11 +363,11 @@ fn everything_that_cudarc_calls_is_there() {
 
 /// The last release of a primary context may race with the next retain while slow work is still queued.
 #[test]
-fn primary_contexts_come_and_go_on_many_threads() {
+fn primary_contexts_are_retained_and_released_on_many_threads() {
     extern "C" fn rest(_: *mut c_void) {
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
-    let name = "primary_contexts_come_and_go_on_many_threads";
+    let name = "primary_contexts_are_retained_and_released_on_many_threads";
     common::with_options(name, "streams:threads", || {
         ok!(cuInit(0));
         let work = || {

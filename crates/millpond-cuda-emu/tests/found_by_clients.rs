@@ -1,4 +1,4 @@
-//! Behaviour on which the tests of other people's programs rely (`cargo xtask clients`).
+//! Tests behaviour on which the tests of other programs rely (`cargo xtask clients`).
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -198,9 +198,9 @@ fn a_pool_of_managed_memory_moves_its_pages() {
     );
 }
 
-/// The attribute says what was asked for, not what has been done.
+/// The attribute is the requested location, even if the prefetch has not begun.
 #[test]
-fn a_prefetch_is_told_before_it_has_begun() {
+fn the_last_prefetch_is_reported_before_it_has_begun() {
     static HELD: AtomicBool = AtomicBool::new(true);
     extern "C" fn hold(_: *mut c_void) {
         while HELD.load(Ordering::Acquire) {
@@ -208,7 +208,7 @@ fn a_prefetch_is_told_before_it_has_begun() {
         }
     }
     common::with_options(
-        "a_prefetch_is_told_before_it_has_begun",
+        "the_last_prefetch_is_reported_before_it_has_begun",
         "streams:threads",
         || {
             let _context = CudaContext::new(0).unwrap();
@@ -228,13 +228,13 @@ fn a_prefetch_is_told_before_it_has_begun() {
 }
 
 #[test]
-fn no_older_driver_has_a_pool_of_managed_memory() {
+fn older_drivers_have_no_pools_of_managed_memory() {
     if common::is_real() {
         println!("skipped: the machine's driver may be newer");
         return;
     }
     common::with_options(
-        "no_older_driver_has_a_pool_of_managed_memory",
+        "older_drivers_have_no_pools_of_managed_memory",
         "version:12000",
         || {
             let _context = CudaContext::new(0).unwrap();
@@ -378,9 +378,9 @@ fn the_graph_of_a_capture_has_its_handle_from_the_start() {
 }
 
 #[test]
-fn graphs_use_what_is_reserved_for_them_until_it_is_trimmed() {
+fn memory_reserved_for_graphs_counts_as_used_until_it_is_trimmed() {
     common::with_options(
-        "graphs_use_what_is_reserved_for_them_until_it_is_trimmed",
+        "memory_reserved_for_graphs_counts_as_used_until_it_is_trimmed",
         "devices:1",
         || {
             let _context = CudaContext::new(0).unwrap();
@@ -487,8 +487,8 @@ fn initialise(list: &str) -> cudarc::driver::sys::CUresult {
 }
 
 #[test]
-fn visible_devices_are_numbered_in_their_order() {
-    common::with_options("visible_devices_are_numbered_in_their_order", "devices:3", || {
+fn visible_devices_keep_the_order_of_the_list() {
+    common::with_options("visible_devices_keep_the_order_of_the_list", "devices:3", || {
         assert_eq!(initialise("2,0"), CUDA_SUCCESS);
         let mut count = 0;
         ok!(cuDeviceGetCount(&mut count));

@@ -82,8 +82,8 @@ fn blocks_are_written_and_read_both_ways() {
 }
 
 #[test]
-fn a_block_opened_twice_is_one_until_it_is_closed_twice() {
-    let name = "a_block_opened_twice_is_one_until_it_is_closed_twice";
+fn a_block_opened_twice_stays_open_until_it_is_closed_twice() {
+    let name = "a_block_opened_twice_stays_open_until_it_is_closed_twice";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let at = allocate(4096);

@@ -22,7 +22,7 @@ use peer::{Wire, two};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// An event accepts more records than it has slots, even if nobody waits for them.
+/// An event accepts more records than it has slots, even if no process waits for them.
 #[test]
 fn an_event_is_recorded_any_number_of_times() {
     let name = "an_event_is_recorded_any_number_of_times";
@@ -41,8 +41,8 @@ fn an_event_is_recorded_any_number_of_times() {
 }
 
 #[test]
-fn events_are_for_other_processes_only_where_made_so() {
-    let name = "events_are_for_other_processes_only_where_made_so";
+fn only_events_created_for_other_processes_can_be_exported() {
+    let name = "only_events_created_for_other_processes_can_be_exported";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let mut none = null_mut();
@@ -124,7 +124,7 @@ fn in_turn(wire: &mut Wire, first: bool, at: u64, mine: CUevent, theirs: CUevent
             }
         }
     }
-    // The second process finishes last. This requires that the first one's own work completes, for which nobody has waited.
+    // The second process finishes last. This requires that the first one's own work completes without a wait.
     if first {
         let _: [u8; 1] = wire.receive();
         if wait {
@@ -194,8 +194,8 @@ fn without_the_events_nothing_orders_two_processes() {
 
 /// An event that both processes record stands for the latest record of either.
 #[test]
-fn both_record_one_event() {
-    let name = "both_record_one_event";
+fn two_processes_can_record_one_event() {
+    let name = "two_processes_can_record_one_event";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let (at, event) = (allocate(LEN), event(BETWEEN_PROCESSES));
@@ -244,8 +244,8 @@ unsafe extern "C" fn sleep_on(_: *mut c_void) {
 
 /// A process is killed while another one waits for it and uses its memory.
 #[test]
-fn a_killed_process_leaves_its_memory_and_no_one_waiting() {
-    let name = "a_killed_process_leaves_its_memory_and_no_one_waiting";
+fn memory_outlives_a_killed_process_and_waits_for_it_fail() {
+    let name = "memory_outlives_a_killed_process_and_waits_for_it_fail";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let handle = peer.wire.receive();
@@ -290,8 +290,8 @@ fn a_killed_process_leaves_its_memory_and_no_one_waiting() {
 
 /// A wait on a stream ends when the other process is killed.
 #[test]
-fn a_wait_that_is_under_way_ends_with_the_process() {
-    let name = "a_wait_that_is_under_way_ends_with_the_process";
+fn a_wait_in_progress_ends_when_the_other_process_is_killed() {
+    let name = "a_wait_in_progress_ends_when_the_other_process_is_killed";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let event = open_event(peer.wire.receive()).unwrap();

@@ -105,9 +105,9 @@ unsafe extern "C" fn twice(_data: usize, params: *const *const u8, shape: *const
 }
 
 #[test]
-fn a_clients_function_is_a_kernel() {
+fn a_registered_function_runs_as_a_kernel() {
     common::with_options(
-        "a_clients_function_is_a_kernel",
+        "a_registered_function_runs_as_a_kernel",
         "strict:on,streams:threads",
         || {
             let _context = CudaContext::new(0).unwrap();
@@ -268,8 +268,8 @@ fn calls_that_a_capture_cannot_contain_are_refused() {
 
 /// Tests `cuThreadExchangeStreamCaptureMode`: the mode of a thread decides which captures restrict it.
 #[test]
-fn a_thread_minds_the_captures_that_its_mode_says() {
-    let name = "a_thread_minds_the_captures_that_its_mode_says";
+fn the_mode_of_a_thread_decides_which_captures_restrict_it() {
+    let name = "the_mode_of_a_thread_decides_which_captures_restrict_it";
     common::with_options(name, "", || {
         use sys::CUstreamCaptureMode::{
             CU_STREAM_CAPTURE_MODE_GLOBAL as GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED,
@@ -341,7 +341,7 @@ fn a_thread_minds_the_captures_that_its_mode_says() {
 }
 
 #[test]
-fn graphs_are_put_together_by_hand() {
+fn graphs_can_be_assembled_by_hand() {
     let _context = context();
     let (mut graph, mut fill, mut take, mut again) = (null_mut(), null_mut(), null_mut(), null_mut());
     ok!(cuGraphCreate(&mut graph, 0));
@@ -389,7 +389,7 @@ fn graphs_are_put_together_by_hand() {
 }
 
 #[test]
-fn managed_pages_go_where_they_are_sent() {
+fn managed_pages_move_as_prefetched_and_advised() {
     let _context = context();
     const BYTES: usize = 1 << 20;
     let mut at = 0;

@@ -38,9 +38,9 @@ fn findings() -> Vec<String> {
 }
 
 #[test]
-fn calls_fail_as_asked() {
+fn calls_fail_as_requested() {
     common::with_options(
-        "calls_fail_as_asked",
+        "calls_fail_as_requested",
         "fail:cuMemAlloc@2,fail:cuCtxGetLimit=700",
         || {
             let _context = CudaContext::new(0).unwrap();
@@ -72,10 +72,10 @@ fn calls_fail_as_asked() {
 }
 
 #[test]
-fn a_lost_device_answers_nothing_any_more() {
+fn every_call_fails_after_the_device_is_lost() {
     use CUresult::{CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS};
     for options in ["lost:12", "lost:12=214"] {
-        common::with_options("a_lost_device_answers_nothing_any_more", options, || {
+        common::with_options("every_call_fails_after_the_device_is_lost", options, || {
             let Ok(context) = CudaContext::new(0) else {
                 panic!("lost too early")
             };
@@ -136,8 +136,8 @@ fn a_driver_can_lack_pools_and_virtual_memory() {
 }
 
 #[test]
-fn options_that_are_none_are_told() {
-    let name = "options_that_are_none_are_told";
+fn invalid_options_are_reported() {
+    let name = "invalid_options_are_reported";
     let output = common::run(name, "streams:later", || {
         assert_eq!(cu!(cuInit(0)), CUresult::CUDA_ERROR_INVALID_VALUE);
         let mut count = 0;
@@ -154,8 +154,8 @@ fn options_that_are_none_are_told() {
 }
 
 #[test]
-fn use_after_free_is_reported_with_both_places() {
-    let name = "use_after_free_is_reported_with_both_places";
+fn use_after_free_is_reported_with_the_allocation_and_the_free() {
+    let name = "use_after_free_is_reported_with_the_allocation_and_the_free";
     common::with_options(name, "strict:on", || {
         let _context = CudaContext::new(0).unwrap();
         let [one, _] = streams();
@@ -215,8 +215,8 @@ fn unordered_use_is_reported() {
 }
 
 #[test]
-fn use_ordered_by_an_event_or_the_host_is_not() {
-    let name = "use_ordered_by_an_event_or_the_host_is_not";
+fn use_ordered_by_an_event_or_the_host_is_not_reported() {
+    let name = "use_ordered_by_an_event_or_the_host_is_not_reported";
     for streams in ["in-place", "seeded", "threads"] {
         common::with_options(name, &format!("strict:on,streams:{streams}"), || {
             let by_event = |one, two| {
@@ -264,8 +264,8 @@ unsafe extern "C" fn tell_stream(_: CUstream, code: CUresult, told: *mut c_void)
 }
 
 #[test]
-fn an_early_unmap_is_an_illegal_address_for_good() {
-    let name = "an_early_unmap_is_an_illegal_address_for_good";
+fn an_early_unmap_leaves_the_context_with_an_illegal_address_error() {
+    let name = "an_early_unmap_leaves_the_context_with_an_illegal_address_error";
     common::with_options(name, "strict:on,streams:seeded", || {
         let _context = CudaContext::new(0).unwrap();
         let [one, two] = streams();
@@ -456,7 +456,7 @@ fn a_free_that_hides_a_missing_wait_is_reported() {
                         && last.contains("cuMemcpyDtoDAsync_v2"),
                     "{last}"
                 );
-                // The call waited all the same, so the work of the stream is complete.
+                // The call waited anyway, so the work of the stream is complete.
                 ok!(cuStreamSynchronize(one));
             }
         });
@@ -471,8 +471,8 @@ fn streams_and_event() -> ([CUstream; 2], cudarc::driver::sys::CUevent) {
 
 /// A real driver crashes if a call passes a handle that has ended.
 #[test]
-fn handles_of_what_has_ended_are_reported() {
-    let name = "handles_of_what_has_ended_are_reported";
+fn stale_handles_are_reported() {
+    let name = "stale_handles_are_reported";
     common::with_options(name, "strict:on", || {
         let _context = CudaContext::new(0).unwrap();
         let ([one, two], event) = streams_and_event();
@@ -536,8 +536,8 @@ fn unordered_use_by_two_addresses_of_a_page_is_reported() {
 
 /// A kernel can access the memory of another device only if that memory was made accessible to the kernel's device.
 #[test]
-fn kernels_reach_other_devices_only_where_these_were_opened() {
-    let name = "kernels_reach_other_devices_only_where_these_were_opened";
+fn kernels_access_other_devices_only_after_access_was_granted() {
+    let name = "kernels_access_other_devices_only_after_access_was_granted";
     // The number selects the kind of memory. Each case runs in its own process, because a refusal ends a context. Each kind is tested
     // without access first, and then with access.
     for (kind, open) in [
@@ -623,7 +623,7 @@ fn kernels_reach_other_devices_only_where_these_were_opened() {
 
 /// The requirements on sizes match the documentation.
 #[test]
-fn sizes_are_as_the_documentation_has_them() {
+fn requirements_on_sizes_match_the_documentation() {
     common::load();
     let _context = CudaContext::new(0).unwrap();
     let mut pinned = std::ptr::dangling_mut::<std::ffi::c_void>();

@@ -63,10 +63,10 @@ fn a_wait_for_an_event_holds_with_every_seed() {
     }
 }
 
-/// Work for which nobody has waited may still be queued, so some seed reveals a missing wait.
+/// Work may still be queued if no call has waited for it, so some seed reveals a missing wait.
 #[test]
-fn a_missing_wait_is_found_by_some_seed() {
-    let name = "a_missing_wait_is_found_by_some_seed";
+fn some_seed_reveals_a_missing_wait() {
+    let name = "some_seed_reveals_a_missing_wait";
     let seeds = (0..25).map(|seed| {
         let options = format!("streams:seeded,seed:{seed}");
         common::run(name, &options, || assert!(handed_over(false), "not handed over"))
@@ -117,8 +117,8 @@ extern "C" fn hold(gate: *mut c_void) {
 }
 
 #[test]
-fn threads_run_later_and_blocking_streams_follow_the_legacy_one() {
-    let name = "threads_run_later_and_blocking_streams_follow_the_legacy_one";
+fn threads_run_later_and_blocking_streams_follow_the_legacy_stream() {
+    let name = "threads_run_later_and_blocking_streams_follow_the_legacy_stream";
     common::with_options(name, "streams:threads", || {
         let _context = CudaContext::new(0).unwrap();
         let mut streams = [null_mut(); 2];
@@ -148,8 +148,8 @@ fn threads_run_later_and_blocking_streams_follow_the_legacy_one() {
 }
 
 #[test]
-fn each_threads_own_default_stream_passes_the_others() {
-    let name = "each_threads_own_default_stream_passes_the_others";
+fn a_per_thread_default_stream_does_not_wait_for_those_of_other_threads() {
+    let name = "a_per_thread_default_stream_does_not_wait_for_those_of_other_threads";
     common::with_options(name, "streams:threads", || {
         let context = CudaContext::new(0).unwrap();
         let (at, gate) = (block(), std::sync::Barrier::new(2));
@@ -200,8 +200,8 @@ fn pageable_memory_is_read_at_the_call_and_pinned_memory_later() {
 }
 
 #[test]
-fn the_modelled_clock_knows_engines_and_overlap() {
-    let name = "the_modelled_clock_knows_engines_and_overlap";
+fn the_modelled_time_accounts_for_engines_and_overlap() {
+    let name = "the_modelled_time_accounts_for_engines_and_overlap";
     common::with_options(name, "link:1,latency:0,call-cost:0", || {
         let (_context, one, two) = setup();
         let (a, b) = (block(), block());
@@ -237,8 +237,8 @@ fn the_modelled_clock_knows_engines_and_overlap() {
 }
 
 #[test]
-fn pageable_copies_take_longer_and_work_can_take_its_time() {
-    let name = "pageable_copies_take_longer_and_work_can_take_its_time";
+fn pageable_copies_take_longer_and_work_can_take_real_time() {
+    let name = "pageable_copies_take_longer_and_work_can_take_real_time";
     // 64 KiB at 0.01 GB/s take 6.5 ms, and twice as long if the memory is not pinned.
     common::with_options(name, "link:0.01,latency:0,pace:on", || {
         let (_context, one, _) = setup();

@@ -148,8 +148,8 @@ fn pattern(salt: usize) -> Vec<u8> {
 }
 
 #[test]
-fn memory_is_handed_over_as_a_file_and_outlives_who_made_it() {
-    let name = "memory_is_handed_over_as_a_file_and_outlives_who_made_it";
+fn memory_shared_as_a_file_outlives_the_process_that_created_it() {
+    let name = "memory_shared_as_a_file_outlives_the_process_that_created_it";
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
         let before = free();
@@ -299,8 +299,8 @@ fn files_that_are_not_physical_memory_are_refused() {
 }
 
 #[test]
-fn a_device_says_what_leaves_its_process() {
-    let name = "a_device_says_what_leaves_its_process";
+fn attributes_report_what_can_be_shared_with_other_processes() {
+    let name = "attributes_report_what_can_be_shared_with_other_processes";
     use cudarc::driver::sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED as FABRIC,
         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as FILES,

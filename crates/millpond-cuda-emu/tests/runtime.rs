@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 /// A version of the runtime.
 struct Runtime {
     package: &'static str,
-    /// Where the package has its libraries and headers.
+    /// The folder with the package's libraries and headers.
     folder: &'static str,
     library: &'static str,
     /// The options of a driver that this version accepts.
@@ -47,7 +47,7 @@ fn tmp(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Installs packages in a folder, unless they are there. Returns the reason if they cannot be had.
+/// Installs packages in a folder, unless they are there. Returns the reason if they cannot be installed.
 fn install(folder: &Path, packages: &[&str]) -> Result<(), String> {
     if folder.exists() {
         return Ok(());
@@ -121,7 +121,7 @@ fn compile(compiler: &str, runtime: &Runtime, packages: &Path, is_static: bool) 
     program
 }
 
-/// Runs a program where it finds the emulated driver.
+/// Runs a program so that it finds the emulated driver.
 fn run(program: &Path, options: &str, argument: &[&str]) -> Output {
     let folder = tmp("runtime-driver");
     fs::create_dir_all(&folder).unwrap();
@@ -137,7 +137,7 @@ fn run(program: &Path, options: &str, argument: &[&str]) -> Output {
 }
 
 #[test]
-fn nvidias_runtime_moves_the_right_bytes() {
+fn nvidias_runtime_copies_the_right_bytes() {
     let Some(compiler) = compiler() else {
         eprintln!("skipped: there is no C compiler");
         return;

@@ -1,6 +1,6 @@
 //! The handles, structures and constants of the driver's functions that are called here.
 //!
-//! The driver's numbers stay numbers, because a newer driver may return one that an enumeration does not contain.
+//! Values of the driver are integers here, because a newer driver may return a value that an enum does not contain.
 
 use std::ffi::{c_int, c_uint, c_ushort, c_void};
 
@@ -17,7 +17,7 @@ pub(super) const LAUNCH_FAILED: Code = 719;
 pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 
-/// A handle that the driver made. It is opaque, and usable from any thread that the driver allows.
+/// Defines the types of the driver's handles. A handle is opaque and can be used from any thread.
 macro_rules! handles {
     ($($(#[$about:meta])* $name:ident;)*) => {
         $(
@@ -57,7 +57,7 @@ handles! {
     FunctionHandle;
 }
 
-/// A function that the driver calls when a stream comes to it: with the stream, an error of the context or success, and the data.
+/// A function that the driver calls when a stream reaches it. Its arguments are the stream, the status of the context, and the data.
 pub(super) type StreamCallback = unsafe extern "C" fn(StreamHandle, Code, *mut c_void);
 
 /// Physical memory that addresses are mapped to.
@@ -98,7 +98,7 @@ pub(super) const HANDLE_FILE: c_uint = 1;
 pub(super) const ACCESS_READ_WRITE: c_uint = 3;
 /// The recommended granularity, which is the fastest.
 pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
-/// The bytes that a pool may hold: above this, it gives free memory back when the device is synchronised.
+/// The number of reserved bytes above which a pool gives free memory back when the device is synchronised.
 pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
 /// The bytes that a pool reserves from its device, with their peak, and the bytes in use, with their peak.
 pub(super) const POOL_RESERVED: c_uint = 5;
@@ -129,7 +129,7 @@ pub(super) const ATTACH_GLOBAL: c_uint = 1;
 /// The host, as a place of managed memory. Other places are numbers of devices.
 pub(super) const PLACE_HOST: DeviceNumber = -1;
 
-/// Advice on managed memory. Each number is followed by that of its withdrawal.
+/// Advice on managed memory. Each value is followed by the value that withdraws the advice.
 pub(super) mod advice {
     use super::c_uint;
 
@@ -209,7 +209,8 @@ impl AllocationProperties {
 }
 
 impl PoolProperties {
-    /// Returns the properties of a pool that is as large as the device allows, with the same restrictions.
+    /// Returns the properties of a pool that is as large as the device allows. Its memory stays on the device and is not shared with other
+    /// processes.
     pub(super) fn on(number: DeviceNumber) -> Self {
         Self {
             kind: ALLOCATION_PINNED,
@@ -230,7 +231,7 @@ mod tests {
     use std::mem::{align_of, offset_of, size_of};
 
     #[test]
-    fn structures_lie_as_the_drivers_header_has_them() {
+    fn structures_have_the_layout_of_the_driver_header() {
         fn same<Ours, Theirs>() {
             assert_eq!(size_of::<Ours>(), size_of::<Theirs>());
             assert_eq!(align_of::<Ours>(), align_of::<Theirs>());
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_the_header() {
+    fn constants_have_the_values_of_the_driver_header() {
         use sys::CUdevice_attribute as Attribute;
         assert_eq!(
             [

@@ -11,7 +11,7 @@ use millpond_account::error::AllocError;
 use millpond_pool::dtype::Element;
 use std::marker::PhantomData;
 
-/// A buffer of elements in a device's memory. It is returned to its pool when it is dropped, on any thread.
+/// A buffer of elements in a device's memory. It can be dropped on any thread, and its memory then returns to its pool.
 ///
 /// The host cannot access the elements directly, but copies them. All work on them is queued on the buffer's own stream, unless the use on
 /// another stream is [recorded](Self::record_use).
@@ -26,8 +26,8 @@ pub struct DeviceBuffer<T: Element> {
     elements: PhantomData<T>,
 }
 
-/// Elements that are lent to cudarc. When the loan is dropped, its stream waits on the device for all other streams of cudarc
-/// that have used the elements.
+/// A loan of elements to cudarc. When it is dropped, its stream waits on the device for all other streams of cudarc that have used the
+/// elements.
 #[cfg(feature = "cudarc")]
 pub(super) trait Loan: std::any::Any + Send + Sync {}
 
@@ -55,7 +55,7 @@ impl Owner {
     }
 }
 
-/// Implements the allocation of buffers. `requests` is the method that returns the pool and the terms of the requests.
+/// Implements the allocation of buffers. Each type has a method `requests`, which returns the pool and the terms of its requests.
 macro_rules! make_device_buffers {
     ($($from:ty)*) => {
         $(impl $from {
@@ -165,9 +165,9 @@ impl<T: Element> DeviceBuffer<T> {
     /// ```
     ///
     /// # Safety
-    /// The elements must be on the stream's device, at an address that is aligned for them. Until the keeper is dropped, they may be
-    /// read and written in that stream's order, and nobody else uses them. When the keeper is dropped, work that is queued on the
-    /// stream may still use them, so it must free them in the order of that stream.
+    /// The elements must be on the stream's device, at an address that is aligned for them. Until the keeper is dropped, it must be valid
+    /// to read and write them in the order of the stream, and no other code may use them. When the keeper is dropped, work that is queued
+    /// on the stream may still use them, so the keeper must free them in the order of the stream.
     #[must_use]
     pub unsafe fn foreign(
         address: u64,
@@ -189,8 +189,8 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Returns the buffer's address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every
-    /// use of a raw pointer, and the stream of that access must be the buffer's or [recorded](Self::record_use).
+    /// Returns the buffer's address on the device, or 0 if there are no elements. Other code that accesses this address must follow the
+    /// rules for raw pointers, and must use the buffer's stream or a [recorded](Self::record_use) one.
     #[must_use]
     pub fn address(&self) -> u64 {
         match &self.owner {
@@ -213,7 +213,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// queued on that stream by then is complete.
     ///
     /// # Errors
-    /// Returns an error if the stream is another device's.
+    /// Returns an error if the stream belongs to another device.
     pub fn record_use(&mut self, stream: &CudaStream) -> Result<(), CudaError> {
         stream.expect_on(self.on())?;
         if *stream != self.stream && !self.uses.contains(stream) {
@@ -301,8 +301,8 @@ impl<T: Element> DeviceBuffer<T> {
     }
 }
 
-/// Returns elements to the library that they came from. They are freed in the order of the stream that they came with, so that stream must
-/// come after all uses.
+/// Returns elements to the library that they came from. The library frees them in the order of `stream`, so `stream` first waits for the
+/// other streams.
 #[cold]
 fn return_to_others(
     keeper: Option<Box<dyn std::any::Any + Send + Sync>>,

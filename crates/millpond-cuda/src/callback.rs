@@ -8,7 +8,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code that the driver has asked for. The library calls no driver meanwhile. A panic does not unwind into the driver.
+/// Runs code in a callback of the driver. On this thread, the library does not call the driver meanwhile. A panic does not unwind into the
+/// driver.
 pub(super) fn run(code: impl FnOnce()) {
     let before = INSIDE.replace(true);
     if let Err(payload) = catch_unwind(AssertUnwindSafe(code)) {
@@ -18,12 +19,12 @@ pub(super) fn run(code: impl FnOnce()) {
     INSIDE.set(before);
 }
 
-/// Returns whether this thread runs such code.
+/// Returns whether this thread runs a callback of the driver.
 pub(super) fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// Returns an error if this thread runs such code.
+/// Returns an error if this thread runs a callback of the driver.
 pub(super) fn check() -> Result<(), CudaError> {
     if is_inside() {
         Err(CudaError::InCallback)

@@ -12,18 +12,18 @@ pub(super) struct Code(pub(super) ModuleHandle);
 impl Code {
     /// Unloads the code, which must not run any more. The context must be current on this thread.
     pub(super) fn unload(&self, driver: &Driver) -> Result<(), CudaError> {
-        // SAFETY: the code was loaded by us, and nobody has it any more.
+        // SAFETY: the code was loaded by this library, and it is not used any more.
         insist(|| unsafe { driver.module_unload(self.0) })
     }
 
-    /// Unloads the module when the last handle of its device is dropped, after all streams are gone and have done their work.
-    /// If the driver refuses, the module stays loaded until the context ends. The context must be current on this thread.
+    /// Unloads the code when the last handle of its device is dropped, after the work of all streams is complete. If the driver refuses,
+    /// the code stays loaded until the context ends. The context must be current on this thread.
     pub(super) fn unload_last(&self, driver: &Driver) {
         let _ = self.unload(driver);
     }
 }
 
-/// The module loaded on a device, which owns it and unloads it.
+/// The module that is loaded on a device. The device owns and unloads it.
 pub(super) struct Loaded {
     pub(super) code: Code,
     /// The functions that were launched before.
@@ -42,7 +42,7 @@ pub enum Wide {
 }
 
 impl Wide {
-    /// Returns the type of elements.
+    /// Returns the type of an element.
     pub fn dtype(self) -> DType {
         match self {
             Self::Float => DType::F64,

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_architecture_that_both_know_is_taken() {
+    fn the_newest_architecture_that_the_compiler_and_device_support_is_chosen() {
         let known = [50, 75, 80, 86, 90];
         assert_eq!(architecture((8, 6), &known), 86);
         assert_eq!(architecture((8, 9), &known), 86, "a newer device runs it");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_is_for_the_devices_generation() {
+    fn a_binary_has_the_major_version_of_the_device() {
         let known = [50, 75, 80, 86, 90, 120];
         assert_eq!(binary_architecture((8, 9), &known), Some(86));
         assert_eq!(binary_architecture((8, 0), &known), Some(80));

@@ -1,4 +1,4 @@
-//! The end of work that was queued on a stream, for the host to wait for or to be woken at.
+//! The completion of work that was queued on a stream. The host can wait for it, and it can wake a task.
 
 use super::callback;
 use super::error::{CudaError, insist};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// The time between two polls if the driver does not tell when the work is complete.
+/// The time until the next poll if the driver cannot wake the task.
 const POLL_AGAIN: Duration = Duration::from_millis(1);
 
 /// A mark at the end of work, and the task that waits for it.
@@ -23,7 +23,7 @@ pub(super) struct Completion {
     mark: Mark,
     place: Place,
     signal: Option<Arc<Signal>>,
-    /// Wakes the task if the driver has refused to.
+    /// The timer that wakes the task if the driver cannot wake it.
     alarm: Option<Alarm>,
 }
 
@@ -58,15 +58,15 @@ impl Completion {
         self.signal.is_some() || self.alarm.is_some()
     }
 
-    /// Returns whether the work is complete. Otherwise the task of `context` is woken when it is. Returns an error if the driver cannot
-    /// tell.
+    /// Returns whether the work is complete. Otherwise, the task of `context` is woken when the work is complete. Returns the errors of the
+    /// driver.
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<(), CudaError>> {
         // In a forked process, the thread that holds the lock may not exist.
         fork::check()?;
         if callback::is_inside() {
             return self.poll_later(context.waker());
         }
-        // The code of wakers is foreign, so the waker is cloned outside every lock. It is in place before the driver is asked.
+        // Wakers run code of the program, so the waker is cloned outside every lock. It is stored before the driver is queried.
         if let Some(signal) = &self.signal {
             signal.replace(Some(context.waker().clone()));
         }
@@ -83,7 +83,7 @@ impl Completion {
         Poll::Pending
     }
 
-    /// Wakes no task any more.
+    /// Forgets the task, so that it is not woken.
     pub(super) fn forget_task(&mut self) {
         self.alarm = None;
         if let Some(signal) = &self.signal
@@ -108,7 +108,7 @@ impl Drop for Completion {
     }
 }
 
-/// The state of a future of the end of a stream's work.
+/// The state of a [`StreamEnd`].
 enum State {
     Waits(Completion),
     Known(Result<(), CudaError>),
@@ -132,8 +132,8 @@ impl Future for StreamEnd {
 }
 
 impl CudaStream {
-    /// Waits until the work that is queued on the stream now is complete, without blocking the thread. Work that is queued after this call
-    /// is not waited for.
+    /// Waits until the work that is queued on the stream now is complete, without blocking the thread. This does not wait for work that is
+    /// queued after this call.
     ///
     /// The future works in any runtime. The driver wakes its task; no thread waits. Dropping it changes nothing: the work continues.
     /// After it has completed, further polls return [`Poll::Pending`].

@@ -1,4 +1,4 @@
-//! Copies to a device of data that the host packs and a kernel unpacks (`kernels/unpack.cu`), if that is faster.
+//! Compressed copies to a device. The host packs the data and a kernel (`kernels/unpack.cu`) unpacks it, if that is faster.
 
 use super::buffer::DeviceBuffer;
 use super::error::CudaError;
@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// The largest share of the original size for which compression is tried, whatever the speeds are.
 const WORTH: f64 = 7.0 / 8.0;
-/// The smallest copy in bytes for which speeds are measured. For smaller copies the measurement takes longer than the copy.
+/// The smallest copy, in bytes, for which speeds are measured. For smaller copies the measurement takes longer than the copy.
 const MEASURED: usize = 1 << 20;
 
 /// The reason why a copy could not be sent [compressed](Staging::upload_compressed).
@@ -35,7 +35,7 @@ pub enum CompressedError {
     /// The device's memory for the compressed data could not be allocated.
     #[error("no memory on the device for what is sent: {0}")]
     Memory(#[from] AllocError),
-    /// The packed data on the device is damaged, or is that of another number of bytes.
+    /// The packed data on the device is damaged, or unpacks to another number of bytes than the target has.
     #[error(
         "the device cannot unpack the data to {bytes} bytes: it is damaged, cut short or of another length"
     )]
@@ -74,13 +74,14 @@ impl Sent {
 
 impl Staging {
     /// Copies like [`upload`](Self::upload), but compressed if a sample of the data shows that this is faster. The host packs the
-    /// [blocks](millpond_codec) of a slot and a kernel unpacks them, so nothing is lost. The packed data is in memory of `pool` meanwhile,
-    /// which has the size of a slot.
+    /// [blocks](millpond_codec) of a slot and a kernel unpacks them. The compression is lossless. During the copy, the packed data is in a
+    /// block of `pool` of at most the size of a slot.
     ///
     /// Compression is faster if the host packs the data faster than the link carries it. The speed of packing is measured with the sample.
-    /// The speed of plain copies on the host is measured once in a process, and the link once for a device, with the first copy of at least
-    /// 1 MiB. That copy waits for its stream. Before that, smaller copies are sent as they are. With the feature `rayon`,
-    /// [several threads](fn@millpond_os::threads) pack a large copy, a slot each. A slot that does not shrink is sent as it is.
+    /// The speed of plain copies on the host is measured only one time per process. The speed of the link is measured one time per device,
+    /// with the first copy of at least 1 MiB. That copy waits for its stream. Smaller copies before it are not compressed. With the feature
+    /// `rayon`, [several threads](fn@millpond_os::threads) pack a large copy, one slot per thread at a time. A slot that does not shrink
+    /// enough is sent uncompressed.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
@@ -101,8 +102,8 @@ impl Staging {
     /// ```
     ///
     /// # Errors
-    /// Returns the errors of [`upload`](Self::upload), and an error if the pool is another device's or has no memory, or if the kernel
-    /// cannot be launched.
+    /// Returns the errors of [`upload`](Self::upload), and an error if the pool belongs to another device or has no memory, or if the
+    /// kernel cannot be launched.
     pub fn upload_compressed<T: Element>(
         &self,
         from: &[T],
@@ -123,7 +124,7 @@ impl Staging {
             ..BLOCK => None,
             least => self.speeds(&stream, pool, least)?,
         };
-        // A sample takes time, which is saved where no data can be packed fast enough.
+        // A sample takes time, so it is skipped if no data can be packed fast enough.
         let sample = match speeds {
             Some(speeds) if speeds.pay(0.0, threads) => sample(bytes, values_of(T::DTYPE)),
             _ => None,
@@ -137,7 +138,7 @@ impl Staging {
                 return Ok(sent);
             }
         };
-        // The memory is used in the order of the stream, and so is its next use.
+        // The memory is used in the order of the stream, also after it is freed.
         let there = pool.alloc::<u8>(worth(piece), &stream)?;
         let places = (to.address()..).step_by(piece);
         let pieces = Pieces::new(places.zip(bytes.chunks(piece)));
@@ -150,15 +151,15 @@ impl Staging {
                 let packed = pack(piece, room, scheme);
                 self.tell_packed(piece.len());
                 let Some(packed) = packed else {
-                    // SAFETY: the buffer has these bytes from there.
+                    // SAFETY: the buffer has these bytes at this address.
                     unsafe { self.send_plain(slot, &stream, at, piece) }?;
                     continue;
                 };
                 let ordered = order.lock().unwrap_or_else(PoisonError::into_inner);
-                // SAFETY: at most so many bytes are packed as are allocated there, and the slot is settled.
+                // SAFETY: at most as many bytes are packed as are allocated at this address, and the slot is settled.
                 unsafe { slot.send(&stream, there.address(), packed) }?;
-                // SAFETY: the buffer has these bytes from there. The packed data was sent to memory of the stream just before, and is given
-                // back in the stream's order.
+                // SAFETY: the buffer has these bytes at this address. The packed data was sent on the stream just before, and its memory is
+                // freed in the order of the stream.
                 unsafe { unpack((&stream, &[]), (at, piece.len()), (there.address(), packed), 0) }?;
                 drop((ordered, slot));
                 left_out.fetch_add((piece.len() - packed) as u64, Ordering::Relaxed);
@@ -169,8 +170,8 @@ impl Staging {
         Ok(sent)
     }
 
-    /// Returns the speeds of the host and the link, or `None` if they are not known and the copy is too small to measure them. `least` is the
-    /// smaller one of the bytes of the copy and of a slot.
+    /// Returns the speeds of the host and the link, or `None` if they are not known and the copy is too small to measure them. `least` is
+    /// the size of the copy or of a slot in bytes, whichever is smaller.
     fn speeds(
         &self,
         stream: &CudaStream,
@@ -194,12 +195,12 @@ impl Staging {
         Ok(Some(Speeds { host, link }))
     }
 
-    /// Measures the bytes per second of a copy of a slot's present content.
+    /// Measures the speed of the link in bytes per second, with a copy of a slot's present content.
     fn measure_link(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<f64, CudaError> {
         let mut slot = self.slot();
         let mut send = || {
             slot.settle()?;
-            // SAFETY: that many bytes are there, used on this stream, and nobody reads their new content. The slot is settled.
+            // SAFETY: the buffer has this many bytes, they are used on this stream, and their new content is not read. The slot is settled.
             unsafe { slot.send(stream, there.address(), there.len()) }
         };
         // The first copy activates the link, and completes the earlier work of the stream.
@@ -244,8 +245,8 @@ impl<T: Element> DeviceBuffer<T> {
     /// ```
     ///
     /// # Errors
-    /// Returns [`CompressedError::Damaged`] if the data is not what was packed or has another length. The content of the buffer is then
-    /// unspecified. Also returns an error if the pool has no memory, or if the kernel cannot be launched.
+    /// Returns [`CompressedError::Damaged`] if the data was changed after packing or unpacks to another length. The content of the buffer
+    /// is then unspecified. Also returns an error if the pool has no memory, or if the kernel cannot be launched.
     pub fn unpack(&mut self, packed: &DeviceBuffer<u8>, pool: &DevicePool) -> Result<(), CompressedError> {
         let damaged = pool.alloc_zeroed::<u32>(1, self.stream())?;
         let bytes = self.len() * size_of::<T>();
@@ -259,11 +260,11 @@ impl<T: Element> DeviceBuffer<T> {
     }
 }
 
-/// Launches the kernel that unpacks data from an address and of a size to another. `damaged` is the address of a word that it sets to 1 if
-/// the data is damaged, or 0.
+/// Launches the kernel that unpacks `size` bytes at `from` to `len` bytes at `to`. `damaged` is 0, or the address of a word that the kernel
+/// sets to 1 if the data is damaged.
 ///
 /// # Safety
-/// There must be memory of live blocks of one of the streams, which nobody else uses except in the order of these.
+/// These bytes must be in live blocks of the streams. Other code may use them only in the order of the streams.
 unsafe fn unpack(
     streams: (&CudaStream, &[&CudaStream]),
     (to, len): (u64, usize),
@@ -279,12 +280,12 @@ unsafe fn unpack(
     unsafe { kernels::run(Entry::Unpack, streams, shape, arguments) }
 }
 
-/// Returns the most bytes that a piece may be packed to for packing to be worth it.
+/// Returns the largest packed size in bytes for which packing a piece is worthwhile.
 fn worth(bytes: usize) -> usize {
     bytes / 8 * 7
 }
 
-/// Returns the values of elements as the codec has them.
+/// Returns the codec's description of elements.
 fn values_of(dtype: DType) -> Values {
     match dtype {
         DType::F16 | DType::BF16 => Values::Floats(2),

@@ -70,7 +70,7 @@ impl Cublas {
 
     fn load() -> Result<Self, String> {
         let library = library::open(VARIABLE, NAMES)?;
-        // SAFETY: cuBLAS's header has these signatures. The library is kept beside them.
+        // SAFETY: cuBLAS's header has these signatures. The library is stored with them.
         let functions = unsafe { Functions::of(&library) };
         let functions = functions.map_err(|name| format!("the library that was found has no {name}"))?;
         Ok(Self {
@@ -80,24 +80,23 @@ impl Cublas {
     }
 }
 
-/// A product by cuBLAS, which uses column-major matrices: `c = left * right`, each factor as it is or transposed, for several matrices at
-/// equal distances. Distances are in elements.
+/// A batch of products `c = left * right` by cuBLAS, which uses column-major matrices. Each factor can be transposed. The matrices of a
+/// batch are at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gemm {
-    /// Whether each operand is transposed.
+    /// Whether each factor is transposed.
     pub transposed: [bool; 2],
-    /// The rows and columns of the product, and the number of terms that are added for each element.
+    /// The rows of the product.
     pub rows: i32,
-    /// The columns of the result.
+    /// The columns of the product.
     pub columns: i32,
-    /// The length of the inner dimension.
+    /// The length of the inner dimension: the number of terms that are added for each element.
     pub inner: i32,
-    /// For the left factor, the right factor and the product: the address of the first element, the distance of columns, and that of
-    /// matrices.
+    /// The address of the first element of the left factor, of the right factor and of the product.
     pub addresses: [u64; 3],
-    /// The leading dimension of each operand and of the result, in elements.
+    /// The leading dimension of each factor and of the product, in elements.
     pub leading: [i32; 3],
-    /// The distance between the matrices of a batch, in elements.
+    /// The distance between the matrices of a batch, for each factor and the product, in elements.
     pub apart: [i64; 3],
     /// The number of matrices in the batch.
     pub many: i32,
@@ -140,15 +139,15 @@ pub(super) struct Workspace {
     pub(super) bytes: usize,
 }
 
-/// A handle of cuBLAS on a device. Its owner destroys it in the context in which it was made. Invariant: the handle is cuBLAS's, live,
-/// ours.
+/// A handle of cuBLAS on a device. Its owner destroys it in the context in which it was made. Invariant: `raw` is a live handle of cuBLAS
+/// that this value owns.
 pub(crate) struct Handle {
     of: &'static Cublas,
     raw: Raw,
     version: u32,
 }
 
-// SAFETY: cuBLAS takes a handle from any thread, from one at a time. Calls that change or use it take `&mut`.
+// SAFETY: cuBLAS accepts a handle on any thread, but on one thread at a time. Calls that change or use it take `&mut`.
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -183,15 +182,15 @@ impl Handle {
 
     /// Destroys the handle. The context must be current on this thread, and nothing may be captured.
     pub(super) fn end(self) {
-        // SAFETY: the handle is live by the invariant, and it is not used any more. If cuBLAS refuses, it ends with the context.
+        // SAFETY: the handle is live by the invariant, and it is not used any more. If cuBLAS refuses, the handle ends with the context.
         let _ = unsafe { (self.of.functions.destroy)(self.raw) };
     }
 
     /// Queues products on a stream. The context must be current on this thread.
     ///
     /// # Safety
-    /// The matrices must be of this type, and they and the workspace must be in live blocks. Nobody else may use them except in the order
-    /// of the stream, and nobody else may use the product.
+    /// The matrices must be of this type, and they and the workspace must be in live blocks. Other code may use them only in the order of
+    /// the stream, and the caller must have exclusive access to the products.
     pub(super) unsafe fn multiply(
         &mut self,
         stream: StreamHandle,
@@ -267,13 +266,13 @@ impl Handle {
     }
 }
 
-/// The device's handle of cuBLAS, or the reason why there is none. The reason holds as long as the device is open, except that a failed
-/// call is tried again.
+/// The device's handle of cuBLAS, or the reason why there is none. The reason is kept as long as the device is open, except that a failed
+/// call is retried.
 #[derive(Default)]
 pub(super) struct OfDevice(Option<Result<Handle, CublasError>>);
 
 impl OfDevice {
-    /// Returns the handle, and creates it with the first call unless work is captured. The context must be current on this thread.
+    /// Returns the handle. The first call creates it, unless work is captured. The context must be current on this thread.
     pub(super) fn handle(
         &mut self,
         emulated: bool,

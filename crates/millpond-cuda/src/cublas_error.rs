@@ -21,7 +21,7 @@ pub enum CublasError {
         "no cuBLAS here ({why}): `pip install nvidia-cublas-cu12` and set MILLPOND_CUBLAS to its libcublas.so.12, or install the CUDA toolkit"
     )]
     Missing {
-        /// The names that were looked for.
+        /// The reason why no library was loaded.
         why: &'static str,
     },
     /// cuBLAS does not support products of this type.

@@ -45,7 +45,7 @@ pub struct CudaDevice(Arc<Context>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
-    /// Not in use by any process.
+    /// The memory that no process uses.
     pub free: u64,
     /// The total memory.
     pub total: u64,
@@ -92,7 +92,7 @@ pub(super) struct Context {
     waits: Waits,
     /// The last points of streams that no longer have a handle.
     left: Mutex<Left>,
-    /// Unused events without timing, for reuse. Invariant: they were created in this context, and nobody else has them.
+    /// Unused events without timing, for reuse. Invariant: they were created in this context, and no other code has them.
     spare_events: Mutex<Vec<EventHandle>>,
     /// The streams that wake tasks.
     wake_streams: WakeStreams,
@@ -129,7 +129,7 @@ impl Waits {
 /// Events in streams that no longer have a handle.
 #[derive(Debug, Default)]
 struct Left {
-    /// Invariant: each event was recorded, belongs to this context, and is used by nobody else.
+    /// Invariant: each event was recorded, belongs to this context, and is not used by other code.
     events: Vec<EventHandle>,
     /// Whether an event could not be recorded in a stream, or could not be waited for.
     unmarked: bool,
@@ -189,7 +189,7 @@ impl Left {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // In a waker, the context stays retained.
+        // In a callback, the driver must not be called, so the context stays retained.
         if fork::is_forked() || callback::is_inside() {
             return;
         }
@@ -211,7 +211,7 @@ impl Drop for Context {
                 cublas.end();
                 self.wake_streams.end(self.driver);
                 for event in events {
-                    // SAFETY: the event was made in this context and nobody else has it, by the invariant. It has been taken
+                    // SAFETY: by the invariant, the event was made in this context and no other code has it. It has been taken
                     // out of the list.
                     let _ = insist(|| unsafe { self.driver.event_destroy(event) });
                 }
@@ -230,7 +230,7 @@ impl Drop for Context {
     }
 }
 
-/// Makes the context current on this thread until it is dropped. Then the previous context is current again.
+/// Keeps the context current on this thread until this is dropped. Then the previous context is current again.
 pub(super) struct Current<'a>(&'a Driver);
 
 impl Drop for Current<'_> {
@@ -242,7 +242,7 @@ impl Drop for Current<'_> {
     }
 }
 
-/// Makes the context current on this thread and keeps the thread's calls out of any capture, until it is dropped.
+/// Keeps the context current on this thread, and the thread's calls out of any capture, until this is dropped.
 pub(super) struct Beside {
     _mode: Relaxed,
     _current: Current<'static>,
@@ -275,7 +275,8 @@ impl Drop for Relaxed {
 }
 
 impl CudaDevice {
-    /// Returns the device with a number, from 0. The environment variable `CUDA_VISIBLE_DEVICES` selects and orders the devices.
+    /// Returns the device with this number. Numbers start at 0. The environment variable `CUDA_VISIBLE_DEVICES` selects and orders the
+    /// devices.
     ///
     /// # Errors
     /// Returns an error if there is no driver or no such device, or if the driver cannot make its context.
@@ -388,8 +389,8 @@ impl CudaDevice {
         self.0.pools
     }
 
-    /// Returns the number of a device that does not allow the host to access managed memory while it works, if there is one. Such a device
-    /// restricts all managed memory of the process.
+    /// Returns the number of a device that does not allow the host to access managed memory while the device works, if there is one. Such a
+    /// device restricts all managed memory of the process.
     pub(super) fn without_managed_memory() -> Result<Option<u32>, CudaError> {
         let driver = Driver::get()?;
         for number in 0..Self::count()? {
@@ -419,7 +420,8 @@ impl CudaDevice {
         })
     }
 
-    /// Returns the memory pressure of the device, by the default thresholds. See [`Pressure::devices`](millpond_os::pressure::Pressure::devices).
+    /// Returns the memory pressure of the device, by the default thresholds. See
+    /// [`Pressure::devices`](millpond_os::pressure::Pressure::devices).
     ///
     /// # Errors
     /// Returns the errors of the driver.

@@ -1,4 +1,4 @@
-//! The driver: one table of its functions, each looked up once. Missing functions are represented as values.
+//! The driver: a table of its functions, each of which is looked up only one time. A missing function is `None`.
 
 use super::abi::{
     Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle,
@@ -50,8 +50,8 @@ macro_rules! table {
             }
         }
 
-        /// The functions. Each one's `unsafe` is that of its pointers and handles: they must be the driver's or a caller's own, and be
-        /// live.
+        /// The functions. They are unsafe because of their pointers and handles: pointers must be valid, and handles must be live handles
+        /// of the driver.
         impl Driver {
             $(
                 #[allow(clippy::too_many_arguments, reason = "as the driver has it")]
@@ -258,14 +258,14 @@ impl Emulated {
         number: usize,
     ) -> Code {
         let (name, count, sizes) = (name.as_ptr(), sizes.len(), sizes.as_ptr());
-        // SAFETY: the name is a C string and there are so many sizes. The caller guarantees the kernel.
+        // SAFETY: the name is a C string, and `count` is the number of sizes. The caller guarantees the kernel.
         unsafe { (self.register)(name, sizes, count, 0, Some(kernel), number) }
     }
 
     /// Copies bytes from memory that CUDA knows. Other addresses are refused.
     ///
     /// # Safety
-    /// Nobody writes the memory meanwhile.
+    /// No other code may write the memory meanwhile.
     pub(super) unsafe fn read(&self, from: u64, to: &mut [u8]) -> Code {
         // SAFETY: the slice has this length. The caller guarantees the memory.
         unsafe { (self.read)(to.as_mut_ptr(), from, to.len()) }
@@ -274,7 +274,7 @@ impl Emulated {
     /// Copies bytes to memory that CUDA knows. Other addresses are refused.
     ///
     /// # Safety
-    /// Nobody else uses the memory meanwhile.
+    /// No other code may use the memory meanwhile.
     pub(super) unsafe fn write(&self, to: u64, from: &[u8]) -> Code {
         // SAFETY: the slice has this length. The caller guarantees the memory.
         unsafe { (self.write)(to, from.as_ptr(), from.len()) }
@@ -301,7 +301,7 @@ pub(super) struct Driver {
 type ErrorName = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
 
 impl Driver {
-    /// Returns the driver, initialised.
+    /// Returns the initialised driver.
     pub(super) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
         let driver = match DRIVER.get() {
@@ -437,8 +437,8 @@ impl Driver {
     }
 }
 
-/// Returns the driver's functions that were called while counting was on, since the start of the program. Use the difference of two results
-/// for a part of the program.
+/// Returns the counts of the driver's functions that were called while counting was on, since the start of the program. For a part of the
+/// program, use the difference of two results.
 ///
 /// ```
 /// use millpond::cuda::{self, CudaDevice, CudaError};

@@ -39,7 +39,7 @@ pub struct DriverPool(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     device: CudaDevice,
-    /// Invariant: the handle is the driver's and ours, and belongs to this device.
+    /// Invariant: the handle is a live pool of the driver on this device, and this value owns it.
     handle: PoolHandle,
     limit: Option<u64>,
 }
@@ -70,8 +70,8 @@ impl DriverPoolBuilder {
         self
     }
 
-    /// Sets the bytes that the pool keeps when the device is synchronised. The driver's default is 0, so that all free memory is given back
-    /// to the system and requested again each time. The default here is 0 too.
+    /// Sets the bytes that the pool keeps when the device is synchronised. The default is 0, as in the driver: all free memory is then
+    /// given back to the system and has to be requested again each time.
     pub fn keep(mut self, bytes: u64) -> Self {
         self.keep = bytes;
         self
@@ -133,7 +133,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.enter_beside() {
             // The driver destroys the pool when all of its memory has been freed.
-            // SAFETY: the pool is ours by the invariant, and nobody has it any more.
+            // SAFETY: the pool is ours by the invariant, and it is not used any more.
             let _ = insist(|| unsafe { self.device.driver().pool_destroy(self.handle) });
         }
     }
@@ -179,8 +179,8 @@ impl DriverPool {
         self.0.limit
     }
 
-    /// Makes this pool serve the device's stream-ordered allocations by everybody in this process, until the returned value is dropped.
-    /// Existing allocations stay where they are.
+    /// Makes this pool serve all stream-ordered allocations of this process on the device, until the returned value is dropped. Existing
+    /// allocations stay where they are.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -228,7 +228,8 @@ impl DriverPool {
         self.set(POOL_RESERVED_PEAK, 0)
     }
 
-    /// Gives back all memory except `keep` bytes that is not allocated and that no stream still has to free.
+    /// Gives free memory back to the device until the pool reserves at most `keep` bytes. Allocated memory, and memory that a stream has
+    /// yet to free, stays reserved.
     ///
     /// # Errors
     /// Returns the errors of the driver.
@@ -265,7 +266,7 @@ impl DriverPool {
 pub struct InstalledPool {
     pool: DriverPool,
     before: PoolHandle,
-    /// The previous pool, if it is ours. It must not be destroyed while it may be installed again.
+    /// The previous pool, if it is a [`DriverPool`]. It must not be destroyed while it may be installed again.
     _kept: Option<Arc<Inner>>,
 }
 

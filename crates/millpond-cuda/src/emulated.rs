@@ -1,9 +1,9 @@
 //! Kernels of the emulated driver that are closures.
 //!
 //! The emulated driver does not run a device's code. It calls a function that was registered under the kernel's name, and it reads and
-//! writes device memory for this function. A closure runs only in a launch of its kernel. Such a launch is unsafe: whoever launches the
-//! kernel guarantees what it reads and writes, as for code of a device. The library's own kernels are launched by safe functions, so no
-//! closure can replace them.
+//! writes device memory for this function. A closure runs only in a launch of its kernel. The launch is unsafe: its caller guarantees that
+//! the kernel may read and write the memory that it accesses, as for code of a device. The library's own kernels are launched by safe
+//! functions, so no closure can replace them.
 
 use super::abi::{Code, LAUNCH_FAILED, SUCCESS};
 use super::callback;
@@ -27,9 +27,10 @@ fn check(call: &'static str, code: Code) -> Result<(), CudaError> {
 
 /// A launch of a kernel that is a closure. It reads and writes device memory by address.
 ///
-/// An address that is not allocated is an error, and nothing is read or written. The work that was queued before the launch is complete.
+/// An address that is not allocated is an error, and nothing is read or written. The work that was queued on the stream before the launch
+/// is complete.
 ///
-/// Invariant: the launch guarantees what its kernel reads and writes.
+/// Invariant: the caller of the launch guarantees that the kernel may read and write the memory that it accesses.
 pub struct EmulatedLaunch<'a> {
     emulated: &'a Emulated,
     grid: [u32; 3],
@@ -87,7 +88,7 @@ mod sealed {
         /// Returns the values of the parameters.
         ///
         /// # Safety
-        /// There must be a place for each parameter, and it must have the parameter's bytes.
+        /// `places` must point to an address for each parameter. The parameter's bytes must be at that address.
         unsafe fn at(places: *const *const u8) -> Self;
     }
 }
@@ -102,7 +103,8 @@ const fn bytes_of<T>() -> usize {
     bytes
 }
 
-/// The parameters of a kernel, as a tuple with up to twelve values. A buffer is its address, a [`u64`]. A parameter has at most 4,096 bytes.
+/// The parameters of a kernel, as a tuple with up to twelve values. A buffer is passed as its address, a [`u64`]. A parameter has at most
+/// 4,096 bytes.
 pub trait KernelParameters: sealed::Sealed {}
 
 impl sealed::Sealed for () {
@@ -120,7 +122,7 @@ macro_rules! parameters {
 
             unsafe fn at(places: *const *const u8) -> Self {
                 let place = |index| {
-                    // SAFETY: the caller guarantees a place for each parameter.
+                    // SAFETY: the caller guarantees an address for each parameter.
                     unsafe { *places.add(index) }
                 };
                 ($(
@@ -156,7 +158,7 @@ struct Kernel<F> {
 /// The function that the emulated driver calls.
 ///
 /// # Safety
-/// The number must be that of a [`Kernel`] of this type, and there must be a place for each parameter and six numbers.
+/// The number must be that of a [`Kernel`] of this type, `places` must point to an address for each parameter, and `shape` to six numbers.
 unsafe extern "C" fn run<P: KernelParameters, F>(
     kernel: usize,
     places: *const *const u8,
@@ -174,7 +176,7 @@ where
         grid: [gx, gy, gz],
         block: [bx, by, bz],
     };
-    // What a panic leaves behind.
+    // The result if the closure panics.
     let mut code = LAUNCH_FAILED;
     callback::run(|| {
         // SAFETY: the caller guarantees the places, which have the sizes that were registered.
@@ -188,12 +190,12 @@ where
     code
 }
 
-/// Makes a closure the kernel of this name on the emulated driver, so that a program with kernels of its own can be tested without a GPU.
-/// Does nothing on a real driver, which runs the kernel's code.
+/// Registers a closure as the kernel of this name on the emulated driver, so that a program with its own kernels can be tested without a
+/// GPU. Does nothing on a real driver, which runs the kernel's code.
 ///
-/// The closure runs once for each launch, in the order of the stream, and does the work of all threads. `P` is the tuple of the
-/// kernel's parameters. A later call with the same name replaces the closure. No closure is ever dropped. An error or a panic of the closure
-/// makes the launch fail, as a fault in a device's code does. The closure must not use CUDA except by the [`EmulatedLaunch`].
+/// The closure runs once for each launch, in the order of the stream, and does the work of all threads. `P` is the tuple of the kernel's
+/// parameters. A later call with the same name replaces the closure. Closures are never dropped. An error or a panic of the closure makes
+/// the launch fail, as a fault in a device's code does. The closure must use CUDA only through the [`EmulatedLaunch`].
 ///
 /// Register the closure before the kernel is looked up in its module. Only the name of the entry has to be in the module.
 ///

@@ -79,7 +79,7 @@ pub enum CudaError {
         /// The device of the argument.
         found: u32,
     },
-    /// A stream takes part in a capture that began on another stream.
+    /// The stream is captured already, or takes part in a capture that began on another stream.
     #[error(
         "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
     )]
@@ -239,8 +239,8 @@ impl From<CudaError> for SourceError {
     }
 }
 
-/// Runs a call that should not fail up to three times. The functions that free memory have no caller to report an error to. An error
-/// remains only if the driver fails every time or the device is lost.
+/// Runs a call up to three times until it succeeds. This is for calls that should not fail, for example in functions that free memory and
+/// cannot report an error. Returns an error only if the driver fails each time or the device is lost.
 pub(super) fn insist<T>(mut call: impl FnMut() -> Result<T, CudaError>) -> Result<T, CudaError> {
     let mut outcome = call();
     for _ in 0..2 {
@@ -296,7 +296,7 @@ mod tests {
 
     /// Calls that return memory are not repeated if the device is lost.
     #[test]
-    fn a_fatal_error_is_not_asked_for_again() {
+    fn a_call_is_not_retried_after_a_fatal_error() {
         for (code, expected) in [(226, 1), (721, 1), (810, 1), (911, 1), (999, 3)] {
             let mut calls = 0;
             let outcome: Result<(), _> = insist(|| {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_shown_as_the_maker_writes_them() {
+    fn cuda_versions_are_shown_as_major_and_minor() {
         let error = CudaError::OldDriver {
             what: "a limit",
             needed: 12_020,

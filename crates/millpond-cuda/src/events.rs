@@ -8,9 +8,9 @@ use millpond_engine::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Events that were not seen to be complete, and unused events of the driver.
+/// The pending events of the engine, and unused events of the driver.
 ///
-/// Invariant: each handle is the driver's, of the context that is entered for every call here, and is in one place.
+/// Invariant: each handle is an event of the context that is entered for every call here, and is stored in only one place.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     pending: BTreeMap<Event, Point>,
@@ -51,15 +51,15 @@ impl Events {
         event
     }
 
-    /// Creates an event without calling the driver, which is called later.
+    /// Creates an event without calling the driver. The driver's event is recorded later.
     pub(super) fn note(&mut self, stream: Arc<RawStream>) -> Event {
         let event = self.past();
         self.pending.insert(event, Point { stream, mark: None });
         event
     }
 
-    /// Records an event of the driver at the present end of a stream's work. A stream that another library captures is left alone, because
-    /// the event would become part of its graph.
+    /// Records an event of the driver at the present end of a stream's work. Returns an error if another library captures the stream,
+    /// because the event would become part of its graph.
     fn mark(&mut self, driver: &Driver, stream: &RawStream) -> Result<EventHandle, CudaError> {
         if stream.is_captured_by_others() {
             return Err(CudaError::Captured);
@@ -161,7 +161,7 @@ impl Events {
         unsafe { driver.stream_wait_event(live.handle(), handle, 0) }
     }
 
-    /// Marks all events as complete. Their streams have been waited for.
+    /// Marks all events as complete. The caller has waited for their streams.
     pub(super) fn all_passed(&mut self) {
         let passed = std::mem::take(&mut self.pending);
         self.spare

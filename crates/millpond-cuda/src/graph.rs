@@ -27,9 +27,9 @@ impl DevicePool {
     /// Streams that [wait](CudaStream::wait_for) for it during the capture take part until the end, after their earlier work is complete.
     /// The captured stream must wait for them before the end.
     ///
-    /// Pools know the captures that begin here. For captures by other libraries they ask the driver when they would have to wait for a
+    /// Pools know the captures that begin here. They detect captures by other libraries by querying the driver before they wait for a
     /// stream. While another library captures a stream that has used their memory, they give no memory back, and refuse requests that need
-    /// more ([`SourceError::Held`](millpond_engine::SourceError::Held)). They invalidate no capture.
+    /// more ([`SourceError::Held`](millpond_engine::SourceError::Held)). They never invalidate a capture.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -67,7 +67,7 @@ impl DevicePool {
             let _current = device.enter()?;
             // The stream is registered before the capture begins, because no pool may wait for it from then on.
             captures::add(stream, pool.id());
-            // From here on the stream cannot be waited for.
+            // The stream cannot be waited for during the capture, so this waits now.
             let begun = stream.synchronize().and_then(|()| {
                 // SAFETY: the stream lives.
                 unsafe {
@@ -105,8 +105,8 @@ impl Capture {
     /// Ends the capture and makes the graph ready to be launched.
     ///
     /// # Errors
-    /// Returns the errors of the driver, including that for a call that is not allowed during a capture, such as waiting for the stream.
-    /// The capture has then ended, and the graph's memory is freed with the last buffer of it.
+    /// Returns the errors of the driver, including those for calls that are not allowed during a capture, for example waiting for the
+    /// stream. After an error, the capture has ended, and the graph's memory is freed with its last buffer.
     pub fn end(mut self) -> Result<CudaGraph, CudaError> {
         let graph = self.stop()?;
         let device = self.stream.device();
@@ -129,8 +129,8 @@ impl Capture {
         let device = self.stream.device();
         let mut graph = GraphHandle::NULL;
         let ended = device.enter().and_then(|_current| {
-            // The first call ends the capture, whatever it returns. A second call could end a capture that somebody else has
-            // begun on the stream since then.
+            // The first call ends the capture, whatever it returns. A second call could end a capture that other code has begun on the
+            // stream since then.
             // SAFETY: the pointer is to a local, and the stream lives.
             unsafe {
                 device
@@ -165,15 +165,15 @@ fn destroy(device: &CudaDevice, graph: GraphHandle) {
 /// Captured work that can be launched as a whole. It owns the memory that was allocated during the capture. Buffers of that memory may be
 /// dropped; buffers that are kept can be read after a launch.
 pub struct CudaGraph {
-    /// Invariant: the handle is the driver's and ours, and belongs to the device of the pool.
+    /// Invariant: the handle is a live executable graph of the driver on the pool's device, and this value owns it.
     handle: ExecutableHandle,
     pool: DevicePool,
     /// Keeps the device's own kernels loaded, because the graph may contain some of them.
     _stream: CudaStream,
 }
 
-// SAFETY: the driver takes the handle from any thread. Launches are ordered by their streams, and the driver keeps two launches of one
-// graph apart.
+// SAFETY: the driver takes the handle from any thread. Launches are ordered by their streams, and the driver does not run two launches of
+// one graph at the same time.
 unsafe impl Send for CudaGraph {}
 // SAFETY: as above.
 unsafe impl Sync for CudaGraph {}
@@ -187,7 +187,7 @@ impl CudaGraph {
     /// tensors that were summed or multiplied, and modules of launched kernels.
     ///
     /// # Errors
-    /// Returns an error if the stream is another device's, and the errors of the driver.
+    /// Returns an error if the stream belongs to another device, and the errors of the driver.
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let device = self.pool.device();
         stream.expect_on(device)?;
@@ -208,9 +208,9 @@ impl CudaGraph {
 impl Drop for CudaGraph {
     fn drop(&mut self) {
         let device = self.pool.device();
-        // The graph's memory is given back by its last owner, only after the device has been waited for.
+        // The last owner of the graph's memory waits for the device before it gives the memory back.
         if let Ok(_current) = device.enter_beside() {
-            // SAFETY: the graph is ours by the invariant, and nobody has it any more. The driver destroys it after its work.
+            // SAFETY: the graph is ours by the invariant, and it is not used any more. The driver destroys it after its work.
             let _ = insist(|| unsafe { device.driver().executable_destroy(self.handle) });
         }
     }

@@ -1,7 +1,8 @@
 //! Functions of the host that run in the order of a stream, on memory that both the host and the device can access.
 //!
-//! Each belongs to a loan of the memory. The end of the loan waits for those that run, and no other begins after it, so the borrowed memory
-//! has one user at a time. This holds on a lost device too, where the driver may call functions after a failed wait.
+//! Each function belongs to a loan of the memory. The end of the loan waits for running functions, and no other function begins after it,
+//! so the borrowed memory has one user at a time. This also holds on a lost device, where the driver may call functions after a failed
+//! wait.
 
 use super::abi::{Code, SUCCESS, StreamHandle};
 use super::callback;
@@ -24,7 +25,7 @@ pub(super) struct HostFunctions {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
-    /// No further function begins.
+    /// Whether no further function may begin.
     closed: bool,
     panicked: bool,
 }
@@ -53,7 +54,8 @@ impl HostFunctions {
         self.ended.notify_all();
     }
 
-    /// Waits for the functions that run, and runs no further ones. If the device fails, the driver may still have some.
+    /// Waits for running functions, and prevents further ones from running. If the device fails, the driver may still call some of them
+    /// later.
     ///
     /// # Errors
     /// Returns [`CudaError::HostPanicked`] if a function has panicked.
@@ -81,14 +83,14 @@ struct Call<T, F> {
 /// The function that the driver calls.
 ///
 /// # Safety
-/// The pointer must be of a boxed [`Call`] of these types, for this one call. Nobody else may use its elements until its functions have
-/// ended.
+/// The pointer must come from a boxed [`Call`] of these types, and is passed to only one call. No other code may use its elements until its
+/// functions have ended.
 unsafe extern "C" fn run<T: Element, F: FnOnce(&mut [T])>(_: StreamHandle, code: Code, call: *mut c_void) {
     // SAFETY: the caller guarantees this.
     let call = *unsafe { Box::from_raw(call.cast::<Call<T, F>>()) };
     let Call { start, len, work, .. } = call;
     let mut work = Some(work);
-    // After an error of the device, the work before this has not been done.
+    // After an error of the device, the earlier work has not been done.
     if code == SUCCESS {
         call.functions.run(|| {
             if let Some(work) = work.take() {
@@ -97,15 +99,15 @@ unsafe extern "C" fn run<T: Element, F: FnOnce(&mut [T])>(_: StreamHandle, code:
             }
         });
     }
-    // What it has captured must not use the driver either.
+    // The values that the closure has captured must not use the driver either.
     callback::run(|| drop(work));
 }
 
-/// Queues a function on a stream, which gets these elements.
+/// Queues a function on a stream. The function receives these elements.
 ///
 /// # Safety
-/// The elements must be managed memory whose address was exposed, or there must be none. Nobody else may use them until the functions have
-/// ended, except work of the stream.
+/// The elements must be managed memory whose address was exposed, or there must be none. No other code except work of the stream may use
+/// them until the functions have ended.
 pub(super) unsafe fn queue<T: Element, F>(
     functions: &Arc<HostFunctions>,
     stream: &CudaStream,
@@ -128,7 +130,7 @@ where
         functions: Arc::clone(functions),
     }));
     let driver = stream.device().driver();
-    // If the driver refuses, it may have queued the function all the same, so the box is not taken back.
+    // If the driver returns an error, it may still have queued the function, so the box is not taken back.
     // SAFETY: the stream lives, and the box is for this one call. The caller guarantees the elements.
     unsafe { driver.stream_add_callback(stream.handle(), Some(run::<T, F>), call.cast(), 0) }
 }
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_waits_for_a_function_and_lets_no_other_begin() {
+    fn end_waits_for_a_running_function_and_prevents_later_ones() {
         let functions = Arc::new(HostFunctions::default());
         let (begun, begins) = std::sync::mpsc::channel();
         let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_of_the_end() {
+    fn end_returns_an_error_after_a_panic() {
         let functions = HostFunctions::default();
         functions.run(|| panic!("as planned"));
         functions.run(|| ());

@@ -30,7 +30,7 @@ impl CudaDevice {
 }
 
 impl CudaStream {
-    /// Returns a handle of a stream of cudarc. It is the same stream, which lives as long as either library has a handle.
+    /// Returns a handle of a stream of cudarc. The stream lives as long as either library has a handle of it.
     ///
     /// ```
     /// use cudarc::driver::CudaContext;
@@ -62,16 +62,16 @@ impl CudaStream {
         }
         let device = CudaDevice::of_cudarc(stream.context())?;
         let keeper = Arc::new(Arc::clone(stream));
-        // SAFETY: a stream of the device's primary context, which lives as long as the keeper.
+        // SAFETY: the stream belongs to the device's primary context and lives as long as the keeper.
         Ok(unsafe { Self::kept_by(&device, stream.cu_stream().cast(), keeper) })
     }
 }
 
-/// Elements of a [`DeviceBuffer`] that are lent to cudarc, for one of its streams. Work on them there comes before work that is queued on
-/// the buffer's stream after this value has been dropped.
+/// Elements of a [`DeviceBuffer`] that are lent to cudarc, for one of its streams. Work of cudarc on them comes before work that is queued
+/// on the buffer's stream after this value is dropped.
 ///
-/// cudarc knows its other streams that use the views as long as it tracks events, which is its default. A program that disables the
-/// tracking must order those streams.
+/// If other streams of cudarc use the views, cudarc orders them as long as it tracks events, which is its default. A program that disables
+/// the tracking must order these streams itself.
 ///
 /// The [`CudaSlice`] itself is not accessible, because it could be kept, and would then free memory of a pool through the driver.
 pub struct Lent<'a, T: Element + DeviceRepr> {
@@ -99,11 +99,11 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
     /// buffer's stream now.
     ///
     /// # Errors
-    /// Returns an error if the stream is of another device or context or is captured, and the errors of the driver.
+    /// Returns an error if the stream belongs to another device or context or is captured, and the errors of the driver.
     pub fn lend(&mut self, stream: &Arc<theirs::CudaStream>) -> Result<Lent<'_, T>, CudaError> {
         let ours = CudaStream::of_cudarc(stream)?;
         ours.expect_on(self.on())?;
-        // Captured work runs later, when the elements may belong to somebody else.
+        // Captured work runs later, when the elements may belong to another buffer.
         if ours.is_capturing()? {
             return Err(CudaError::Capturing);
         }
@@ -126,8 +126,8 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
         })
     }
 
-    /// Takes over a slice of cudarc. The memory stays the same, and is returned to cudarc when the buffer is dropped and its work is
-    /// complete. The buffer's stream is the slice's.
+    /// Converts a slice of cudarc into a buffer, without a copy. The buffer's stream is the slice's. The memory is returned to cudarc when
+    /// the buffer is dropped and its work is complete.
     ///
     /// # Errors
     /// Returns the slice with an error if its context is not the device's primary one, and with the errors of the driver.

@@ -10,12 +10,12 @@ pub enum KernelError {
     /// A call failed for a reason that has nothing to do with kernels.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The text contains a zero, at which the driver would stop reading.
+    /// The text contains a zero byte, at which the driver would stop reading.
     #[error(
         "byte {at} of the text is 0: remove it from source, PTX and options, and load binaries with `load_image`"
     )]
     NoText {
-        /// The position of the zero.
+        /// The position of the zero byte.
         at: usize,
     },
     /// The text is an image that a compiler has made, and not PTX.
@@ -26,7 +26,7 @@ pub enum KernelError {
         "no NVRTC here to compile CUDA C ({why}): `pip install nvidia-cuda-nvrtc-cu12` and set MILLPOND_NVRTC to its libnvrtc.so.12, or install the CUDA toolkit"
     )]
     NoCompiler {
-        /// The names that were looked for.
+        /// The reason why no compiler was loaded.
         why: String,
     },
     /// The compiler found errors in the source.

@@ -4,8 +4,8 @@
 //! as sizes, strides and the address of the first element. The launching code guarantees that these are valid.
 //!
 //! There are few entries. Copies differ only by the size of an element, and the operation and the two types of a cast are arguments, which
-//! every thread of a launch reads alike. An entry for each combination would be several hundred. The emulated driver has the same entries
-//! (`millpond-cuda-emu/src/kernels`), and tests compare their parameters with the PTX.
+//! are the same for every thread of a launch. One entry for each combination would give several hundred entries. The emulated driver has
+//! the same entries (`millpond-cuda-emu/src/kernels`), and tests compare their parameters with the PTX.
 
 use super::abi::FunctionHandle;
 use super::code::{Code, Loaded};
@@ -57,8 +57,8 @@ fn function(device: &CudaDevice, entry: Entry) -> Result<FunctionHandle, KernelE
 /// Launches a kernel on a stream, with memory of this and other streams.
 ///
 /// # Safety
-/// The arguments must be the kernel's. The elements of its views must be in memory of live blocks of one of the streams, which nobody else
-/// uses except in the order of these.
+/// The arguments must be the kernel's. The elements of its views must be in live blocks of the streams. Other code may use them only in the
+/// order of the streams.
 pub unsafe fn run(
     entry: Entry,
     (stream, others): (&CudaStream, &[&CudaStream]),
@@ -81,7 +81,7 @@ pub unsafe fn run(
 /// Copies bytes from a device to the host, in the order of a stream, and waits until the copy is complete.
 ///
 /// # Safety
-/// That many bytes must be at the address, and nobody may write them except in the order of the stream.
+/// This many bytes must be at the address, and they may be written only in the order of the stream.
 pub unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
     let _current = stream.enter()?;
     let (driver, to) = (stream.device().driver(), bytes.as_mut_ptr().cast());
@@ -97,7 +97,7 @@ mod tests {
 
     /// The PTX contains exactly the kernels that are launched.
     #[test]
-    fn the_ptx_has_these_entries() {
+    fn the_ptx_contains_exactly_the_launched_kernels() {
         let numbers = || DType::all().filter(|dtype| (*dtype as usize) < DType::Bool as usize);
         let wides = [Wide::Float, Wide::Int, Wide::UInt];
         let mut wanted: Vec<String> = [1, 2, 4, 8, 16].map(|bytes| Entry::Copy(bytes).name()).into();

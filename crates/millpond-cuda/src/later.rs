@@ -51,7 +51,7 @@ fn drop_kept() {
     drop(all);
 }
 
-/// Returns the bytes of a device that are still to be freed, of sources that were dropped.
+/// Returns the bytes of a device's memory that the kept items hold.
 pub(super) fn bytes(device: u32) -> u64 {
     let kept = kept();
     let of = kept.iter().filter(|kept| kept.device == device);

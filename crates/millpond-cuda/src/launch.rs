@@ -119,7 +119,7 @@ pub struct Shape {
     pub grid: [u32; 3],
     /// The threads of a block, by dimension.
     pub block: [u32; 3],
-    /// The bytes of dynamic shared memory.
+    /// The bytes of dynamic shared memory of each block.
     pub shared: u32,
 }
 
@@ -133,9 +133,9 @@ impl Default for Shape {
     }
 }
 
-/// The threads of a block of this crate's kernels, and the maximum number of blocks. Kernels process the remaining elements in a loop.
+/// The number of threads of a block of this crate's kernels.
 pub const THREADS: u32 = 256;
-/// The maximum number of blocks of a launch over elements.
+/// The maximum number of blocks of a launch over elements. Kernels process the remaining elements in a loop.
 pub const BLOCKS: usize = 1 << 16;
 
 impl Shape {
@@ -173,7 +173,8 @@ impl Arguments {
 ///
 /// # Safety
 /// The function must belong to a module that stays loaded until it has run, the arguments must be its parameters, and the context must be
-/// current on this thread. The memory that it reads and writes must be ordered by the stream and not used by anybody else meanwhile.
+/// current on this thread. The memory that it reads and writes must be used in the order of the stream, and no other code may use it
+/// meanwhile.
 pub(super) unsafe fn launch(
     stream: &CudaStream,
     function: FunctionHandle,
@@ -244,8 +245,8 @@ pub trait KernelArg<'a>: sealed::Arg<'a> {}
 /// A kernel argument that is written: a buffer, or a view of a tensor.
 pub trait KernelArgMut<'a>: sealed::ArgMut<'a> {}
 
-/// Elements on a device that are contiguous in memory, whoever owns them: a [`DeviceBuffer`], a rented buffer, the rows of a chunk of a
-/// data set, or a [`DeviceSlice`](super::DeviceSlice). Tensors can view them.
+/// Elements on a device that are contiguous in memory, with any owner: a [`DeviceBuffer`], a rented buffer, the rows of a chunk of a data
+/// set, or a [`DeviceSlice`](super::DeviceSlice). Tensors can view them.
 pub trait DeviceElements: sealed::Elements {}
 
 /// Traits that only this crate implements.
@@ -253,7 +254,7 @@ pub mod sealed {
     use crate::span::Span;
     use millpond_pool::dtype::DType;
 
-    /// Elements on a device. Whoever has `&mut` access has them exclusively.
+    /// Elements on a device. A `&mut` reference gives exclusive access to them.
     pub trait Elements {
         /// Returns the bytes of the elements, and the type of the elements.
         fn elements(&self) -> (Span<'_>, DType);
@@ -365,7 +366,7 @@ impl<'a> Launch<'a> {
     ///
     /// # Errors
     /// Returns an error if the arguments do not fit the kernel's parameters as far as the driver knows them, if buffers are on another
-    /// device, or if the driver refuses. If the error occurs after the launch, the kernel has been waited for.
+    /// device, or if the driver refuses. If an error occurs after the launch, this waits for the kernel.
     ///
     /// # Safety
     /// The kernel is foreign code that receives addresses and numbers. The caller must ensure that:

@@ -1,8 +1,8 @@
 //! Devices, streams, memory, copies and kernels of CUDA. The public module `cuda` consists of this module and of the tensors,
 //! workspaces and structures of arrays on devices.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Programs should depend on millpond:
+//! the names that only millpond's own crates need may change without notice.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -103,7 +103,7 @@ pub fn is_forked() -> bool {
     fork::is_forked()
 }
 
-/// Returns whether this process may have devices and pools of devices. In the child of a process that uses CUDA it has none.
+/// Returns whether this process may have devices and pools of devices. Returns `false` in the child of a process that uses CUDA.
 pub fn is_in_use() -> bool {
     fork::is_in_use()
 }

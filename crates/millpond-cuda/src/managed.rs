@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 /// Managed memory. It has one address for the host and every device, and the driver moves pages to the processor that accesses them.
 ///
-/// It is a source of plain segments for any [`Pool`](millpond_pool::Pool). If a device of the machine does not allow the host to access managed
-/// memory while the device works, the source cannot be created, because buffers are read and written at any time. The caller orders the
-/// accesses of kernels: it keeps the buffer, and does not touch the data that a kernel writes, until the kernel is complete.
+/// It is a source of plain segments for any [`Pool`](millpond_pool::Pool). If a device of the machine does not allow the host to access
+/// managed memory while the device works, the source cannot be created, because buffers are read and written at any time. The caller orders
+/// the accesses of kernels: it keeps the buffer, and does not touch the data that a kernel writes, until the kernel is complete.
 ///
 /// [`CudaDevice::advise`] sets the preferred place of pages, and [`CudaStream::prefetch`] moves them there. Both apply to whole pages (4 to
-/// 64 KiB). Advice stays with the pages of a pool, and so applies to the next block there. With [`Unpooled`](millpond_pool::Unpooled), each buffer
-/// has pages of its own.
+/// 64 KiB). Advice stays with the pages of a pool, and so applies to the next block there. With [`Unpooled`](millpond_pool::Unpooled), each
+/// buffer has pages of its own.
 ///
 /// ```
 /// use millpond::cuda::{Advice, CudaDevice, CudaError, CudaManaged, CudaStream};
@@ -55,7 +55,7 @@ impl CudaManaged {
     /// Creates a source. The driver is called through this device, and all devices may use the memory.
     ///
     /// # Errors
-    /// Returns [`CudaError::NoManagedMemory`] if a device does not allow this, and other errors of the driver.
+    /// Returns [`CudaError::NoManagedMemory`] if a device does not support this, and other errors of the driver.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
         if let Some(number) = CudaDevice::without_managed_memory()? {
             return Err(CudaError::NoManagedMemory { number });
@@ -96,11 +96,11 @@ unsafe impl MemorySource for CudaManaged {
     }
 }
 
-/// Advice on managed memory, and its withdrawal. It changes neither the contents of the memory nor who may use it.
+/// Advice on managed memory, and its withdrawal. It changes neither the contents of the memory nor which code may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// The memory is read much more often than it is written. Each device may keep a copy until somebody writes.
+    /// The memory is read much more often than it is written. Each device may keep a copy until the memory is written.
     ReadMostly,
     /// Withdraws [`ReadMostly`](Self::ReadMostly).
     NotReadMostly,
@@ -199,7 +199,7 @@ impl CudaStream {
         buffer: &mut Buffer<T>,
         work: impl FnOnce(&mut DeviceSlice<'_, T>) -> R,
     ) -> Result<R, CudaError> {
-        /// The end of the loan, also by a panic.
+        /// Ends the loan when it is dropped, also after a panic.
         struct End<'a>(&'a CudaStream, Arc<HostFunctions>);
 
         impl End<'_> {

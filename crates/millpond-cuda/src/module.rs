@@ -109,7 +109,7 @@ impl Code {
     /// Loads a text that ends with a zero, or a binary. The context must be current on this thread.
     ///
     /// # Safety
-    /// A binary must be a whole image as written by a compiler, because the driver is not told its length.
+    /// A binary must be a whole image as written by a compiler, because the driver does not receive its length.
     pub(super) unsafe fn load(device: &CudaDevice, image: *const c_void) -> Result<Self, KernelError> {
         let driver = device.driver();
         let mut module = ModuleHandle::NULL;
@@ -117,7 +117,7 @@ impl Code {
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
         // The driver takes this number in the place of a pointer. The last byte stays zero.
         let mut values = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG - 1)];
-        // SAFETY: the caller guarantees the image, there are two options, and the log has as many bytes as the driver is told.
+        // SAFETY: the caller guarantees the image, there are two options, and the log has at least as many bytes as the second option says.
         let loaded = unsafe {
             driver.module_load(
                 &raw mut module,
@@ -224,7 +224,7 @@ impl CudaModule {
     /// Returns an error if the image has no code for the device, or if the driver cannot load it.
     ///
     /// # Safety
-    /// `image` must be a complete image of this kind. The driver is not told its length, and reads as far as its headers say.
+    /// `image` must be a complete image of this kind. The driver does not receive its length, and reads as far as its headers say.
     pub unsafe fn load_image(device: &CudaDevice, image: &[u8]) -> Result<Self, KernelError> {
         // SAFETY: the caller guarantees the image.
         unsafe { Self::load_at(device, image.as_ptr().cast()) }

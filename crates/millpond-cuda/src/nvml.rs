@@ -1,4 +1,4 @@
-//! NVIDIA's management library, of which only the functions that list the memory of each process on a device are used. It is loaded when it
+//! NVIDIA's management library. Only the functions that list the memory of each process on a device are used. The library is loaded when it
 //! is first needed.
 
 use super::library::{functions, open};
@@ -73,7 +73,7 @@ impl ManagementLibrary {
     /// Loads and initialises the library. Returns the reason if it cannot be used.
     pub(crate) fn load() -> Result<Self, String> {
         let library = open(VARIABLE, &NAMES)?;
-        // SAFETY: the library's header gives its functions these signatures. It stays loaded beside them.
+        // SAFETY: the library's header gives its functions these signatures. It stays loaded as long as they are stored.
         let functions = unsafe { Functions::of(&library) }.map_err(|name| format!("it has no {name}"))?;
         // SAFETY: it takes no arguments.
         let code = unsafe { (functions.init)() };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_entries_is_empty_and_one_of_another_size_is_none() {
+    fn an_empty_list_is_read_and_entries_of_unknown_size_are_refused() {
         assert_eq!(library(fill::<24, 0>).processes("0000:01:00.0"), Some(Vec::new()));
         assert_eq!(library(fill::<40, 2>).processes("0000:01:00.0"), None);
         // More entries than any list has room for.

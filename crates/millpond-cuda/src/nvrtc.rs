@@ -77,7 +77,7 @@ impl Nvrtc {
 
     fn load() -> Result<Self, String> {
         let library = library::open(VARIABLE, &names(CudaDevice::driver_version().ok()))?;
-        // SAFETY: NVRTC's header has these signatures. The library is kept beside them.
+        // SAFETY: NVRTC's header has these signatures. The library is stored with them.
         let functions = unsafe { Functions::of(&library) };
         let functions = functions.map_err(|name| format!("the library that was found has no {name}"))?;
         // SAFETY: as above.
@@ -213,7 +213,7 @@ impl Nvrtc {
     }
 }
 
-/// A program of the compiler. Invariant: the handle is NVRTC's, live, and ours.
+/// A program of the compiler. Invariant: the handle is a live program of NVRTC that this value owns.
 struct Program<'a> {
     of: &'a Nvrtc,
     handle: Handle,
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compiler_that_is_no_newer_than_the_driver_is_looked_for_first() {
+    fn compilers_that_are_not_newer_than_the_driver_are_tried_first() {
         let first = |driver| names(driver).into_iter().take(2).collect::<Vec<_>>();
         assert_eq!(first(Some(13_000)), ["libnvrtc.so.13", "libnvrtc.so.12"]);
         assert_eq!(first(Some(12_080)), ["libnvrtc.so.12", "libnvrtc.so.11.2"]);

@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Calls `run` on `threads` threads, including this one, or on fewer if the system cannot create more.
 ///
-/// The threads are new ones. The threads of a thread pool may be waiting for a lock that the caller holds.
+/// The threads are new, because the threads of a thread pool may be waiting for a lock that the caller holds.
 fn on_threads(threads: usize, run: impl Fn() + Sync) {
     thread::scope(|scope| {
         for _ in 1..threads {
@@ -65,7 +65,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn each_piece_is_taken_once_whatever_the_number_of_threads() {
+    fn each_piece_is_taken_once_for_any_number_of_threads() {
         for threads in [1, 2, 5] {
             let (pieces, sum) = (Pieces::new(1..=1000_u32), AtomicU32::new(0));
             let shared = pieces.share(threads, || {

@@ -15,9 +15,9 @@ use std::ffi::{c_uint, c_void};
 /// Memory of the host that CUDA's driver has pinned. Devices copy to and from it asynchronously at the full speed of the link, and kernels
 /// can access it.
 ///
-/// It is a source of plain segments for any [`Pool`](millpond_pool::Pool), with all features of pools of the host's memory except guarded blocks.
-/// Every device of the process may use the memory. The driver takes about a millisecond to pin a segment, so a pool is worth its while. The
-/// memory does not count against `RLIMIT_MEMLOCK`, and must not be accessed in the child of a fork.
+/// It is a source of plain segments for any [`Pool`](millpond_pool::Pool), with all features of pools of the host's memory except guarded
+/// blocks. Every device of the process may use the memory. The driver takes about a millisecond to pin a segment, so a pool is worthwhile.
+/// The memory does not count against `RLIMIT_MEMLOCK`, and must not be accessed in the child of a fork.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaPinned, CudaStream, DevicePool};
@@ -99,10 +99,10 @@ impl CudaDevice {
     }
 }
 
-/// Returns whether the driver has pinned these bytes, by whichever request. It copies asynchronously only with such memory.
+/// Returns whether the driver has pinned these bytes, by any kind of request. The driver copies asynchronously only with pinned memory.
 ///
-/// This asks the driver for the attributes of the first and the last address. The flags of pinned memory are documented only
-/// for memory that the driver has allocated, and not for memory that was registered with it.
+/// This asks the driver for the attributes of the first and the last address. It does not ask for the flags of pinned memory:
+/// they are documented only for memory that the driver has allocated, and not for memory that was registered with it.
 pub fn is_known(device: &CudaDevice, start: *const u8, bytes: usize) -> Result<bool, CudaError> {
     let _current = device.enter()?;
     for at in [start, start.wrapping_add(bytes.saturating_sub(1))] {

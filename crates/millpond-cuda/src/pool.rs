@@ -67,11 +67,11 @@ pub(crate) struct Terms {
     wait: Option<Duration>,
 }
 
-/// A pool of a CUDA device's memory. It uses the engine and the policies of a replay over the driver.
+/// A pool of a CUDA device's memory. It uses the same engine and policies as a replay, on memory from the driver.
 ///
-/// A block is allocated on a stream. A freed block is available at once to that stream, and to other streams after its last use has passed.
-/// [`DeviceBuffer::record_use`](crate::DeviceBuffer::record_use) declares uses by other streams. Cloning makes another handle. The memory is freed with the last handle and
-/// buffer.
+/// A block is allocated on a stream. A freed block is available at once to that stream, and to other streams after its last use is
+/// complete. [`DeviceBuffer::record_use`](crate::DeviceBuffer::record_use) declares uses by other streams. Cloning makes another handle.
+/// The memory is freed with the last handle and buffer.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -153,7 +153,7 @@ impl DevicePool {
         self.0.parts.limit.bytes()
     }
 
-    /// Changes the limit. If more is reserved, this trims the pool, and no memory is taken until enough has been given back.
+    /// Changes the limit. If more is reserved, this compacts the pool, and the pool takes no memory until enough has been given back.
     pub fn set_limit(&self, bytes: u64) {
         self.0.parts.limit.set(bytes);
         if self.stats().reserved.current > bytes {

@@ -1,4 +1,4 @@
-//! A pool and a stream together, on which tensors are allocated and their work is queued.
+//! A pool and a stream, on which tensors are allocated and their work is queued.
 
 mod copies;
 pub mod products;
@@ -21,8 +21,8 @@ pub const PARTS: usize = 1024;
 /// A pool and a stream of its device, which provide the memory for tensors and the order of their work. It is made by [`DevicePool::on`].
 ///
 /// It holds 8 KiB and 8 bytes of the pool for partial sums, and after a product of matrices the workspace of
-/// [cuBLAS](Self::matmul_backend). After a copy of 16 MiB of ordinary memory or more, it has a part in 32 MiB of pinned memory that all
-/// queues of the device share. Cloning makes another handle.
+/// [cuBLAS](Self::matmul_backend). After a copy of at least 16 MiB of ordinary memory, it also uses 32 MiB of pinned memory that all queues
+/// of the device share. Cloning makes another handle.
 #[derive(Clone)]
 pub struct CudaQueue(Arc<Inner>);
 
@@ -37,10 +37,10 @@ struct Inner {
 }
 
 impl DevicePool {
-    /// Returns the pool with a stream for work, on which `DeviceTensor`s are made.
+    /// Returns a queue of the pool and a stream, on which `DeviceTensor`s are made.
     ///
     /// # Errors
-    /// Returns an error if the stream is another device's, or if there is not enough memory for the partial sums (8 KiB).
+    /// Returns an error if the stream belongs to another device, or if there is not enough memory for the partial sums (8 KiB).
     pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
         Ok(CudaQueue(Arc::new(Inner {
             pool: self.clone(),
@@ -53,7 +53,7 @@ impl DevicePool {
 }
 
 impl UnpooledDevice {
-    /// Returns the device's memory together with a stream for its work. Tensors and workspaces are made on it.
+    /// Returns a queue of the device's memory and a stream, on which tensors and workspaces are made.
     ///
     /// # Errors
     /// Returns the errors of [`DevicePool::on`].
@@ -85,7 +85,7 @@ impl CudaQueue {
         &self.0.products
     }
 
-    /// Notes that the queue stays until the process ends. Its partial sums are then no leak.
+    /// Records that the queue stays until the process ends, so that its partial sums are not reported as a leak.
     #[doc(hidden)]
     pub fn note_kept(&self) {
         if let Some(ledger) = self.pool().ledger() {

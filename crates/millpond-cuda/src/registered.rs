@@ -14,8 +14,8 @@ use std::ops::{Deref, DerefMut};
 /// A [`Buffer`] of ordinary memory that the driver has pinned in place. It can be copied like one of [`CudaPinned`](super::CudaPinned). It
 /// becomes ordinary memory again by [`into_buffer`](Self::into_buffer) or when it is dropped.
 ///
-/// It owns the buffer, so that nobody frees or grows it meanwhile. Pinning takes the driver longer than copying the bytes once, so it is
-/// worthwhile for a buffer that is copied many times.
+/// It owns the buffer, so that the buffer cannot be freed or grown meanwhile. Pinning takes the driver longer than copying the bytes once,
+/// so it is worthwhile for a buffer that is copied many times.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, Registered};
@@ -46,7 +46,7 @@ struct Registration {
     device: CudaDevice,
     start: *mut c_void,
     bytes: usize,
-    /// Whether this registration noted the memory as pinned. Memory that the system has locked was noted before.
+    /// Whether this registration recorded the memory as pinned. Memory that the system has locked was recorded before.
     noted: bool,
 }
 

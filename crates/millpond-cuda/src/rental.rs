@@ -14,7 +14,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A set of buffers on a device for users that may see each other's data. It is the device's counterpart of [`Rental`](millpond_pool::Rental).
+/// A set of buffers on a device for users that may see each other's data. It is the device's counterpart of
+/// [`Rental`](millpond_pool::Rental).
 ///
 /// The set keeps returned buffers and rents them again on the stream that they were allocated on, without clearing them: **the contents are
 /// those that the last renter of the same set left**. New memory from the pool contains arbitrary bytes. If that is not acceptable, use a
@@ -98,7 +99,7 @@ impl DeviceRental {
         let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
         let class = class.filter(|_| !(captured::any() && captures::is_captured(stream.raw())));
         let kept = self.shelves.take(class, |kept| kept.stream() == stream);
-        // Work on other streams must come before the next renter's. A buffer for which that is not possible is freed.
+        // Work on other streams must come before the work of the next renter. If that is not possible, the buffer is freed.
         let kept = kept.filter(|kept| !kept.would_join());
         let kept = kept.and_then(|mut kept| kept.wait_for_uses().is_ok().then_some(kept));
         let buffer = match kept {
@@ -117,7 +118,7 @@ impl DeviceRental {
         self.shelves.stats()
     }
 
-    /// Returns the buffers that are not rented to the pool.
+    /// Frees the kept buffers: their memory returns to the pool.
     pub fn clear(&self) {
         self.shelves.clear();
     }
@@ -132,7 +133,8 @@ impl DeviceRental {
     }
 }
 
-/// A rented buffer on a device, which derefs to a [`DeviceBuffer`]. All of its elements may be used. It is returned when it is dropped.
+/// A rented buffer on a device, which dereferences to a [`DeviceBuffer`]. All of its elements may be used. It is returned when it is
+/// dropped.
 pub struct DeviceRented<T: Element> {
     buffer: DeviceBuffer<T>,
     home: Option<(DeviceRental, usize)>,
@@ -147,7 +149,7 @@ impl<T: Element> DeviceRented<T> {
         }
     }
 
-    /// Returns the buffer now.
+    /// Returns the buffer to its set now, or frees it if it has no set.
     pub fn give_back(self) {}
 }
 

@@ -17,8 +17,8 @@ pub(crate) enum Way {
 
 /// The segments of one source.
 ///
-/// Invariant: `held` has every segment that was taken and not given back, by its address. Its memory is the driver's, begins at `start`,
-/// and is nobody else's.
+/// Invariant: `held` has every segment that was taken and not given back, by its address. The driver allocated its memory, which begins at
+/// `start` and is used only by this source.
 #[derive(Debug)]
 pub(super) struct Segments {
     device: CudaDevice,
@@ -54,7 +54,7 @@ impl Segments {
         self.used
     }
 
-    /// Returns the memory of the machine, from which the driver allocates.
+    /// Returns the bytes of the machine's memory, from which the driver allocates.
     pub(super) fn capacity() -> u64 {
         os::machine_memory().1
     }
@@ -138,7 +138,7 @@ impl Segments {
         }
     }
 
-    /// Frees memory that nobody uses any more. If the driver refuses, it frees the memory with the context.
+    /// Frees memory that is not used any more. If the driver refuses, it frees the memory with the context.
     fn give_back(&self, held: Held) {
         let Ok(_current) = self.device.enter_beside() else {
             return;
@@ -256,7 +256,7 @@ macro_rules! source_of_segments {
                 Event(self.segments.next_event())
             }
 
-            /// Blocks are the host's. A caller that lends one to a device holds it until the device no longer uses it.
+            /// Blocks are used by the host. A caller that lends a block to a device holds it until the device no longer uses it.
             fn is_complete(&self, _event: Event) -> bool {
                 true
             }

@@ -10,8 +10,8 @@ use millpond_pool::dtype::{DType, Element};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Elements on a device that are borrowed exclusively. It is like a [`DeviceBuffer`], but does not own the memory. All work on the elements
-/// is queued on their stream.
+/// An exclusive borrow of elements on a device. It is like a [`DeviceBuffer`], but does not own the memory. All work on the elements is
+/// queued on their stream.
 ///
 /// It is made by `DeviceScratch::alloc` and by [`CudaStream::lend`].
 pub struct DeviceSlice<'a, T: Element> {
@@ -25,7 +25,8 @@ pub struct DeviceSlice<'a, T: Element> {
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
     /// # Safety
-    /// There must be `len` elements at the address, on the stream's device, which nobody else uses in the order of the stream for `'a`.
+    /// There must be `len` elements at the address, on the stream's device. For `'a`, it must be valid to use them in the order of the
+    /// stream, and no other code may use them in this order.
     #[doc(hidden)]
     pub unsafe fn new(address: u64, len: usize, stream: &'a CudaStream) -> Self {
         Self {
@@ -37,10 +38,10 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         }
     }
 
-    /// Lets functions run on the host.
+    /// Allows functions to run on the host.
     ///
     /// # Safety
-    /// The elements must be managed memory, whose address was exposed, and nobody else may use them until these functions have ended.
+    /// The elements must be managed memory, whose address was exposed, and no other code may use them until these functions have ended.
     pub(super) unsafe fn on_host_too(mut self, functions: Arc<HostFunctions>) -> Self {
         self.host_functions = Some(functions);
         self
@@ -49,8 +50,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Runs a function on the host with the elements of a [lent](super::CudaStream::lend) managed buffer, in the order of the stream: after
     /// the work that is queued now, and before work that is queued later.
     ///
-    /// The function runs on a thread of the driver, and the stream waits for it. It must not use CUDA. If it panics, the loan returns
-    /// [`CudaError::HostPanicked`]. If the device has failed, it does not run.
+    /// The function runs on a thread of the driver, and the stream waits for it. It must not use CUDA. If it panics, [`CudaStream::lend`]
+    /// returns [`CudaError::HostPanicked`]. If the device has failed, the function does not run.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaManaged, CudaStream, DevicePool, DeviceTensorMut};
@@ -88,8 +89,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         unsafe { host_function::queue(functions, self.stream, (self.address, self.len), work) }
     }
 
-    /// Returns the address on the device, or 0 if there are no elements. Access to it by other means has the requirements of every use of a
-    /// raw pointer, and must follow the order of the stream.
+    /// Returns the address on the device, or 0 if there are no elements. Other code that accesses this address must follow the rules for
+    /// raw pointers and the order of the stream.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
@@ -100,7 +101,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         unsafe { Span::new(self.address, self.bytes(), self.stream) }
     }
 
-    /// Copies the elements to a buffer of the same device, in order with both streams.
+    /// Copies the elements to a buffer of the same device, in the order of both streams.
     ///
     /// # Errors
     /// Returns an error if the lengths or the devices differ, and the errors of the driver.

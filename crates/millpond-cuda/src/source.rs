@@ -23,14 +23,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use waits::Postponed;
 
-/// The multiple of which plain segments are made, which is the size that the driver takes from a device at once.
+/// The page size of plain segments, which is the size that the driver takes from a device at a time.
 const PLAIN_PAGE: u64 = 2 << 20;
 
 /// The way in which memory is requested from a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CudaMemory {
-    /// The first of the other ways that the device and its driver support.
+    /// The first of the following ways that the device and its driver support.
     #[default]
     Best,
     /// Virtual memory management: addresses and physical pages are separate. Pages can be added at the end of a range, given back from its
@@ -61,8 +61,8 @@ pub struct CudaSource {
     ranges: BTreeMap<u64, u64>,
     /// The segments, from address to bytes and the driver's own start address.
     segments: BTreeMap<u64, (u64, DevicePtr)>,
-    /// Physical memory and where it is mapped: address to handle and bytes. Invariant: parts do not overlap, lie in ranges,
-    /// and each handle is ours and mapped there. Exactly one mapping of a handle is not stale.
+    /// The mapped physical memory, from address to handle and bytes. Invariant: parts do not overlap and lie in ranges. Each
+    /// handle belongs to this source and is mapped at its address. Exactly one mapping of a handle is not stale.
     parts: BTreeMap<u64, Part>,
     used: u64,
     /// Whether pages under live blocks may be replaced.
@@ -70,9 +70,9 @@ pub struct CudaSource {
     streams: Streams,
     events: Mutex<Events>,
     postponed: Postponed,
-    /// Whether the engine assumes that work is ordered which could not be waited for.
+    /// Whether the engine assumes that some work is ordered although the source could not wait for it.
     disordered: bool,
-    /// The error with which the driver could no longer wait for the device.
+    /// The error that made the device unusable.
     lost: Option<CudaError>,
 }
 
@@ -95,7 +95,7 @@ impl CudaSource {
         Self::shared(device, memory, CudaSharing::new())
     }
 
-    /// Creates a source of memory that others may use too. If `sharing` includes anybody, the memory is mapped by pages.
+    /// Creates a source of memory that can be shared. If `sharing` is not empty, the memory is mapped by pages.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new), [`CudaError::NoPeer`] and [`CudaError::NotShared`] if the device does not support the
@@ -199,7 +199,7 @@ impl CudaSource {
     /// another handle of the stream exists.
     ///
     /// # Errors
-    /// Returns an error if the stream is another device's.
+    /// Returns an error if the stream belongs to another device.
     pub fn stream_number(&mut self, stream: &CudaStream) -> Result<u32, CudaError> {
         stream.expect_on(&self.device)?;
         Ok(self.number_of(stream))
@@ -392,7 +392,7 @@ impl Source for CudaSource {
     }
 
     fn can_alias(&self) -> bool {
-        // Others have their own mappings of shared memory.
+        // Other users have their own mappings of shared memory.
         self.is_paged() && self.sharing.is_none()
     }
 

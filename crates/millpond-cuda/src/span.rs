@@ -5,8 +5,8 @@ use super::stream::CudaStream;
 
 /// Bytes on a device, and the stream on which work on them is queued.
 ///
-/// Invariant: the bytes exist, and may be read and written in the order of the stream, for as long as the borrow lasts. They are written
-/// only by a caller that has them exclusively.
+/// Invariant: the bytes exist, and may be read and written in the order of the stream, for as long as the borrow lasts. Only a caller with
+/// exclusive access writes them.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
     address: u64,
@@ -137,8 +137,8 @@ pub(crate) fn expect_elements(expected: usize, found: usize) -> Result<(), CudaE
     Err(CudaError::Length { expected, found })
 }
 
-/// Implements the methods of elements of the type `T` on a device, which are used in the order of a stream. The type has a length, an
-/// address and a stream. Its name is for `Debug`.
+/// Implements the methods of a type that holds elements of type `T` on a device, in the order of a stream. The type must have the fields
+/// `len` and `stream` and the method `span`. The name is for `Debug`.
 macro_rules! elements_on_stream {
     ($elements:ty, $name:literal) => {
         const _: () = {

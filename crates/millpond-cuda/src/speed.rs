@@ -76,7 +76,7 @@ pub(super) struct Speeds {
 }
 
 impl Speeds {
-    /// Returns the speeds for data of which a sample was packed at a speed.
+    /// Returns the speeds for data, given the speed at which a sample of it was packed.
     pub(super) fn with(self, sampled: f64) -> Self {
         let pack = if self.host.is_set { self.host.pack } else { sampled };
         let host = HostSpeed { pack, ..self.host };
@@ -89,8 +89,8 @@ impl Speeds {
         packed <= plain * 7.0 / 8.0
     }
 
-    /// Returns the seconds for a byte of a plain and of a packed copy. The host fills slots while the link carries another, so the slower of
-    /// the two determines the time. Several threads are assumed to be as many times as fast as one.
+    /// Returns the seconds per byte of a plain and of a packed copy. The host fills one slot while the link carries another, so the slower
+    /// of the two determines the time. The host's speed is assumed to be proportional to the number of threads.
     fn seconds(&self, share: f64, threads: usize) -> (f64, f64) {
         let of_host = |speed: f64| 1.0 / (speed * threads as f64);
         let plain = of_host(self.host.copy).max(1.0 / self.link);
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packing_pays_where_the_link_is_the_slower() {
+    fn packing_pays_if_the_link_is_slower_than_the_host() {
         let speeds = |copy, pack, link| Speeds {
             host: HostSpeed {
                 copy,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_packs_at_some_speed() {
+    fn host_speeds_are_positive_and_measured_once() {
         let HostSpeed { copy, pack, is_set } = HostSpeed::measured();
         assert!(!is_set);
         let speeds = Speeds {

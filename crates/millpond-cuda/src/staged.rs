@@ -44,8 +44,8 @@ impl<E: Send + 'static> Staged<E> {
         }
     }
 
-    /// Returns whether the thread has finished. In a copy to the device, all elements have then been read, and the last ones may still be
-    /// on their way.
+    /// Returns whether the thread has finished. A copy to the device has then read all elements, but may not have written the last ones
+    /// yet.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)

@@ -1,4 +1,4 @@
-//! Copies of ordinary memory to and from a device by way of a few pinned slots.
+//! Copies of ordinary memory to and from a device through a few pinned slots.
 
 mod slots;
 
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 /// caches of the cores.
 const SLOTS: usize = 16;
 const SLOT: usize = 2 << 20;
-/// The least bytes of a copy for each thread. For less, starting a thread takes longer than its part of the copy.
+/// The smallest number of bytes for each thread of a copy. For less, starting a thread takes longer than its part of the copy.
 const LEAST: usize = 4 << 20;
 
 /// The reason why a [`Staging`] could not be made.
@@ -124,7 +124,7 @@ impl Staging {
         if let Some(shared) = find(&all()) {
             return Ok(Self(shared));
         }
-        // This is called without the lock, because observers of the memory may copy too.
+        // The staging is created without the lock, because observers of its memory may copy too.
         let staging = Self::new(device)?;
         let mut all = all();
         if let Some(shared) = find(&all) {
@@ -145,7 +145,7 @@ impl Staging {
         Self::build(device, slots, bytes, None)
     }
 
-    /// Creates a staging with a function that copies bytes on the host, for example one that uses stores of its own. The function
+    /// Creates a staging with a function that copies bytes on the host, for example one that uses its own store instructions. The function
     /// copies from its second argument to its first, which have the same length. Bytes that it does not copy keep the previous content of
     /// the slot or the target. A copy calls it on one thread only, which is the caller's thread unless the copy owns both ends.
     ///
@@ -197,7 +197,7 @@ impl Staging {
     }
 
     /// Copies elements from the host to the device, on the buffer's stream. Returns when all of them have been read. The last ones may
-    /// still be on their way from the slots; later work on the stream comes after them.
+    /// still be in the slots. Later work on the stream comes after their copies.
     ///
     /// # Errors
     /// Returns an error if the lengths or the devices differ, and the errors of the driver. The slots stay usable after an error.
@@ -209,7 +209,7 @@ impl Staging {
         let pieces = Pieces::new(places.zip(bytes.chunks(self.slot_bytes())));
         pieces.share(self.threads(bytes.len()), || {
             while let Some((at, piece)) = pieces.take() {
-                // SAFETY: the buffer has these bytes from there.
+                // SAFETY: the buffer has these bytes at this address.
                 unsafe { self.send_plain(self.slot(), stream, at, piece) }?;
             }
             Ok(())
@@ -250,7 +250,7 @@ impl Staging {
 
     /// Copies bytes on the host. Both slices have the same length.
     fn copy(&self, to: &mut [u8], from: &[u8]) {
-        /// Ends the copy also if the caller's function panics.
+        /// Removes the staging from `COPYING`, also if the caller's function panics.
         struct Copying;
         impl Drop for Copying {
             fn drop(&mut self) {
@@ -274,8 +274,8 @@ impl Staging {
         expect_uncaptured(stream)
     }
 
-    /// Sets a callback that receives the number of bytes that [`upload_compressed`](Self::upload_compressed) has packed, also for a sample. It is
-    /// for measurements of the host's work. Only the first call has an effect.
+    /// Sets a callback that receives the number of bytes that [`upload_compressed`](Self::upload_compressed) has packed, including samples.
+    /// It is for measurements of the host's work. Only the first call has an effect.
     #[doc(hidden)]
     pub fn tell_of_packing(&self, told: impl Fn(usize) + Send + Sync + 'static) {
         let _ = self.0.packed.set(Box::new(told));
@@ -294,7 +294,7 @@ impl Staging {
     pub fn download<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut [T]) -> Result<(), CudaError> {
         self.expect(to.len(), from)?;
         self.expect_outside(from.stream())?;
-        // SAFETY: the buffer has so many bytes.
+        // SAFETY: the buffer has this many bytes.
         unsafe { self.receive(from.stream(), from.address(), bytemuck::cast_slice_mut(to)) }
     }
 

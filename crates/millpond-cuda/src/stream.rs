@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 #[derive(Clone)]
 pub struct CudaStream(Arc<Handles>);
 
-/// The state that all clones of a handle share. When it has been dropped, the stream is only kept by those who wait for it.
+/// The state that all clones of a handle share. After it has been dropped, only code that waits for the stream keeps it alive.
 pub(super) struct Handles(Arc<RawStream>);
 
 /// A stream, kept alive.
@@ -28,17 +28,17 @@ pub(super) struct Handles(Arc<RawStream>);
 /// creator has promised that it lives.
 pub(super) struct RawStream {
     device: CudaDevice,
-    /// A number that no other value of this type has.
+    /// The unique number of this value.
     number: u64,
     handle: StreamHandle,
     owner: Owner,
-    /// Whether the stream was retired: its work is done, its creator destroys it, and the driver must not be asked about it
-    /// again. A thread holds the read lock while it asks the driver about the stream.
+    /// Whether the stream was retired: its work is done, its creator destroys it, and it must not be passed to the driver again. A thread
+    /// holds the read lock while it passes the stream to the driver.
     retired: RwLock<bool>,
 }
 
-/// The streams of other libraries that are in use here. A stream has one entry however often it was passed in, so retiring it
-/// once retires it for all handles.
+/// The streams of other libraries that are in use here. A stream has only one entry, so retiring it through one handle retires it for all
+/// handles.
 static OTHERS: Mutex<Vec<Weak<RawStream>>> = Mutex::new(Vec::new());
 
 /// The driver's handle of a stream that is not retired. The stream cannot be retired while this exists.
@@ -89,7 +89,7 @@ impl Drop for RawStream {
         }
         if let Ok(_current) = self.device.enter_beside() {
             // The driver destroys the stream when its work is complete. If it refuses, the stream ends with the context.
-            // SAFETY: the stream was made by us, and nobody has it any more.
+            // SAFETY: the stream was made by us, and it is not used any more.
             let _ = insist(|| unsafe { self.device.driver().stream_destroy(self.handle) });
         }
     }
@@ -164,7 +164,7 @@ impl RawStream {
         matches!(self.owner, Owner::Us)
     }
 
-    /// Returns whether the stream exists for as long as this value. For another library's stream, only its promise ensures that.
+    /// Returns whether the stream exists for as long as this value. Returns `false` if only the promise of another library ensures that.
     pub(super) fn stays(&self) -> bool {
         !matches!(self.owner, Owner::Others) || self.handle == StreamHandle::NULL || self.is_retired()
     }
@@ -198,8 +198,8 @@ impl RawStream {
     }
 
     /// Returns whether another library captures the stream. Such a stream cannot be waited for, and an attempt invalidates the capture. The
-    /// earlier work of a stream that this library captures is complete. If the driver returns an error that does not concern captures, the
-    /// next call of it will return that error.
+    /// earlier work of a stream that this library captures is complete. An error of the driver that does not concern captures counts as
+    /// `false`. The next call of the driver will return it.
     pub(super) fn is_captured_by_others(&self) -> bool {
         if captures::is_captured(self) {
             return false;
@@ -258,9 +258,9 @@ impl CudaStream {
     ///
     /// # Safety
     /// `stream` must be a stream of the device's primary context. It must live until [`retire`](Self::retire) has returned
-    /// `Ok`. If it is not retired, it must live as long as any handle of it, and as long as any pool that was asked for a block
-    /// on it or was told that a block was used on it: pools keep handles of the streams they know. It must not be the
-    /// per-thread default stream, which is a different stream on each thread.
+    /// `Ok`. If it is not retired, it must live as long as any handle of it, and as long as any pool that has allocated a block
+    /// on it or has recorded a use on it: pools keep handles of the streams that they know. It must not be the per-thread
+    /// default stream, which is a different stream on each thread.
     #[must_use]
     pub unsafe fn from_raw(device: &CudaDevice, stream: *mut c_void) -> Self {
         Self(Arc::new(Handles(RawStream::of_others(
@@ -269,14 +269,14 @@ impl CudaStream {
         ))))
     }
 
-    /// Retires a stream that its creator is about to destroy. Waits until the work of the stream is done. From then on, this
-    /// library does not ask the driver about the stream again. This holds for all handles of the stream, however many were
-    /// made, and for all buffers and pools. Blocks that were used on the stream become free for other streams. Putting work on
-    /// the stream fails with [`CudaError::StreamEnded`].
+    /// Retires a stream that its creator is about to destroy. Waits until the work of the stream is done. Afterwards, this
+    /// library does not pass the stream to the driver again. This holds for all handles of the stream, and for all buffers and
+    /// pools. Blocks that were used on the stream become free for other streams. Putting work on the stream fails with
+    /// [`CudaError::StreamEnded`].
     ///
-    /// Call this before the stream is destroyed: a driver may crash if it is given a stream that was destroyed. Nobody may put
-    /// work on the stream during this call or later, not even through the driver or another library. For a stream that was not
-    /// made by [`from_raw`](Self::from_raw), and for the legacy default stream, this only waits.
+    /// Call this before the stream is destroyed: a driver may crash if it is given a stream that was destroyed. No work may be put on the
+    /// stream during this call or later, not even through the driver or another library. For a stream that was not made by
+    /// [`from_raw`](Self::from_raw), and for the legacy default stream, this only waits.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -369,7 +369,7 @@ impl CudaStream {
         self.0.0.handle.0
     }
 
-    /// Returns whether the stream lives as long as its handles. A stream that was made by [`from_raw`](Self::from_raw) may end once it was
+    /// Returns whether the stream lives as long as its handles. A stream that was made by [`from_raw`](Self::from_raw) may end after it was
     /// [retired](Self::retire).
     #[must_use]
     pub fn is_kept(&self) -> bool {
@@ -391,15 +391,15 @@ impl CudaStream {
     pub fn wait(&self) -> Result<(), CudaError> {
         loop {
             // The driver cannot tell whether the legacy stream is captured while a stream that synchronises with it is
-            // captured. Nobody can wait for the legacy stream then. Trying to wait invalidates that capture, but asking does
-            // not. Every capture ends, so ask again later.
+            // captured. The legacy stream cannot be waited for then. An attempt to wait invalidates that capture, but a query
+            // does not. Every capture ends, so this queries again later.
             while self.is_capturing().is_err_and(|error| error.is_of_capture()) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             match settle_on(self, || self.synchronize()) {
                 Ok(()) => return Ok(()),
-                // A capture of another stream began in between, so try again. If this stream itself is captured, its work is
-                // recorded and not run, so trying again would not help.
+                // A capture of another stream began in between, so this retries. If this stream itself is captured, its work is recorded
+                // and not run, so a retry would not help.
                 Err(why) if why.error.is_of_capture() && !self.is_capturing().unwrap_or(false) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 
 /// Streams that memory was allocated or used on. Each is kept alive as long as its number may stand for it.
 ///
-/// Invariant: a number stands for one stream as long as anybody has a handle of that stream. The entries here are not handles: a stream
-/// that several of these lists know has ended for all of them once nobody else has it.
+/// Invariant: a number stands for one stream as long as a handle of that stream exists. The entries here are not handles: a stream without
+/// handles counts as gone in all lists that contain it.
 #[derive(Debug)]
 pub(super) struct Streams {
     device: CudaDevice,
@@ -84,8 +84,8 @@ impl Streams {
         }
     }
 
-    /// Returns the number of a stream. The number of a stream without handles is reused once its work is complete, because memory that was
-    /// freed on the old stream is handed out on the new one at once. This waits for nothing.
+    /// Returns the number of a stream. The number of a stream without handles is reused only after its work is complete, because memory
+    /// that was freed on the old stream is handed out on the new one at once. This does not wait.
     pub(super) fn number_of(&mut self, stream: &CudaStream) -> u32 {
         let known = self.known.iter().position(|known| known.stream.is(stream.raw()));
         let number = known.unwrap_or_else(|| self.add(stream));
@@ -123,8 +123,7 @@ impl Streams {
     /// Waits for each of these streams.
     ///
     /// # Errors
-    /// Returns [`CudaError::Captured`] if another library captures one of them. In that case this waits for nothing, and the capture
-    /// continues.
+    /// Returns [`CudaError::Captured`] if another library captures one of them. In that case this does not wait, and the capture continues.
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.device.enter_beside()?;
         if !self.can_wait() {

@@ -19,15 +19,16 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// An asynchronous copy, and the memory that it copies from and to. Nobody else has that memory until the copy is complete.
+/// An asynchronous copy, and the memory that it copies from and to. No other code can access that memory until the copy is complete.
 ///
 /// It is made by [`CudaStream::upload`], [`download`](CudaStream::download), [`copy`](CudaStream::copy) and
-/// [`prefetch`](CudaStream::prefetch). [`wait`](Self::wait) blocks the thread. `.await` does not: a transfer is a future for any runtime, with
-/// the outcome of `wait`. The driver wakes its task, and no thread waits. After it has completed, further polls return [`Poll::Pending`].
+/// [`prefetch`](CudaStream::prefetch). [`wait`](Self::wait) blocks the thread. `.await` does not: a transfer is a future for any runtime,
+/// with the outcome of `wait`. The driver wakes its task, and no thread waits. After it has completed, further polls return
+/// [`Poll::Pending`].
 ///
-/// Dropping a transfer waits for the copy. Dropping one that was polled, such as the future of a task that was cancelled, does not block the
-/// runtime's thread: the ends stay with the library until the copy is complete, and are freed by the next call of a device pool or the next
-/// copy after that. To keep both ends after a timeout, poll `&mut transfer`, and wait for it later. If a transfer is forgotten
+/// Dropping a transfer waits for the copy. Dropping one that was polled, such as the future of a task that was cancelled, does not block
+/// the runtime's thread: the ends stay with the library until the copy is complete, and are freed by the next call of a device pool or the
+/// next copy after that. To keep both ends after a timeout, poll `&mut transfer`, and wait for it later. If a transfer is forgotten
 /// (`std::mem::forget`), its memory is never freed, so that no copy uses memory of another owner.
 ///
 /// A waker runs on a thread of the driver, where CUDA cannot be used. The wakers of runtimes only schedule their task.
@@ -172,7 +173,7 @@ impl<E: Send + 'static> fmt::Debug for Transfer<E> {
     }
 }
 
-/// Queues work on a stream that uses `ends`, and makes a transfer that owns them. `order` makes the stream wait for other users of the
+/// Queues work that uses `ends` on a stream, and creates a transfer that owns them. `order` makes the stream wait for other users of the
 /// ends, and returns whether there is anything to be done. `work` queues the work.
 pub(super) fn begin<E: Send + 'static>(
     stream: &CudaStream,
@@ -198,7 +199,7 @@ pub(super) fn begin<E: Send + 'static>(
     };
     let waited = || settle_on(stream, || stream.synchronize());
     if let Err(error) = work(&mut ends) {
-        // The work may have begun all the same.
+        // The work may still have begun.
         return Err(match waited() {
             Ok(()) => TransferError::new(error, Some(ends)),
             Err(why) => TransferError::unsettled(why, Some(ends)),
@@ -306,8 +307,8 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the lengths differ, if the driver has not pinned the host's memory ([`CudaError::Pageable`]), if the stream is
-    /// another device's, or if the driver refuses. The error contains both ends.
+    /// Returns an error if the lengths differ, if the driver has not pinned the host's memory ([`CudaError::Pageable`]), if the stream
+    /// belongs to another device, or if the driver refuses. The error contains both ends.
     pub fn upload<T: Element, H: HostEnd<T>>(&self, host: H, device: DeviceBuffer<T>) -> Begun<Ends<H, T>> {
         let order = |ends: &Ends<H, T>| self.order_ends(&ends.0, &ends.1);
         begin(self, (host, device), order, |(host, device)| {
@@ -339,7 +340,8 @@ impl CudaStream {
     /// the stream must belong to one of them. The copy comes after the present uses of both buffers.
     ///
     /// # Errors
-    /// Returns an error if the lengths differ, if the stream is another device's, or if the driver refuses. The error contains both ends.
+    /// Returns an error if the lengths differ, if the stream belongs to another device, or if the driver refuses. The error contains both
+    /// ends.
     pub fn copy<T: Element>(
         &self,
         from: DeviceBuffer<T>,
@@ -380,7 +382,7 @@ impl CudaStream {
 /// Copies the first elements of `host` to `device` on a stream, after `order` has made the stream wait for the users of the device's end.
 ///
 /// # Safety
-/// The device's buffer must be freed only after its pool was told of the stream.
+/// The use on `stream` must be [recorded](DeviceBuffer::record_use) before the device's buffer is freed.
 pub unsafe fn upload_part<T: Element>(
     stream: &CudaStream,
     host: Buffer<T>,

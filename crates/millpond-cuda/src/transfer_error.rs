@@ -33,8 +33,8 @@ impl<E> TransferError<E> {
         self.error
     }
 
-    /// Returns both ends. The content of the target is unspecified. Returns `None` if the driver has begun the copy and cannot tell whether
-    /// it still runs. The ends are then never used again.
+    /// Returns both ends. The content of the target is unspecified. Returns `None` if a poll has already returned the ends. Also returns
+    /// `None` if the driver has begun the copy and cannot tell whether it still runs. The ends are then never used again.
     #[must_use]
     pub fn into_ends(self) -> Option<E> {
         self.ends.map(|ends| *ends)

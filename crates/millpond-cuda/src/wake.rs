@@ -1,9 +1,9 @@
 //! Wakes a task when a device has passed a mark.
 //!
-//! The driver calls a function of the library when a stream comes to it. On the stream of the work, the function would delay later work,
-//! and it would come after work that was queued before the task was polled. So it is queued on a stream that has no other work, which
-//! first waits for the mark. Marks of one stream pass in their order and can share such a stream. So their number depends on the
-//! streams that tasks wait for, and not on the tasks.
+//! The driver calls a function of the library when a stream reaches it. On the stream of the work, the function would delay later work, and
+//! it would run only after all work that was queued before the task was polled. It is therefore queued on a wake stream, which has no other
+//! work and first waits for the mark. The marks of one stream pass in order, so they can share a wake stream. The number of wake streams
+//! thus depends on the number of streams that tasks wait for, and not on the number of tasks.
 //!
 //! The function is queued by `cuStreamAddCallback`. `cuLaunchHostFunc` is newer, but its function is not called after an error of the
 //! context, so the tasks would wait forever on a lost device.
@@ -25,7 +25,7 @@ pub(super) struct Signal(Mutex<State>);
 
 #[derive(Debug)]
 enum State {
-    /// The mark is ahead. There is no waker after the task has lost interest.
+    /// The device has not passed the mark. There is no waker if the task was forgotten.
     Ahead(Option<Waker>),
     Fired,
 }
@@ -39,7 +39,7 @@ impl Signal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the waker. The code of wakers is foreign and runs outside the lock.
+    /// Replaces the waker. Wakers run code of the program, so the old one is dropped outside the lock.
     pub(super) fn replace(&self, waker: Option<Waker>) {
         let before = match &mut *self.lock() {
             State::Ahead(before) => std::mem::replace(before, waker),
@@ -87,7 +87,7 @@ pub(super) struct Place {
 
 /// The streams of a device on which signals are queued.
 ///
-/// Invariant: the streams were created in the device's context, and nobody else has them.
+/// Invariant: the streams were created in the device's context, and no other code has them.
 #[derive(Debug, Default)]
 pub(super) struct WakeStreams(Mutex<Vec<WakeStream>>);
 
@@ -105,7 +105,7 @@ impl WakeStreams {
         Some(streams.swap_remove(at))
     }
 
-    /// Returns a stream that was taken, and takes out unused ones if there are many.
+    /// Puts back a stream that was taken. Removes and returns the unused streams beyond [`SPARE_STREAMS`].
     fn put(&self, stream: WakeStream) -> Vec<WakeStream> {
         let mut streams = self.lock();
         streams.push(stream);
@@ -122,7 +122,7 @@ impl WakeStreams {
     /// The streams are not locked while the driver is called, because it may call the function at once.
     ///
     /// # Safety
-    /// The context of the streams must be current on this thread. The event must be an event of it and recorded at this place.
+    /// The context of the streams must be current on this thread. The event must belong to this context and be recorded at this place.
     pub(super) unsafe fn fire_after(
         &self,
         driver: &Driver,
@@ -147,7 +147,7 @@ impl WakeStreams {
         };
         // SAFETY: the caller guarantees this.
         if let Err(error) = unsafe { stream.queue(driver, event) } {
-            // What has been queued on it is not known.
+            // It is not known what was queued on the stream, so the stream is destroyed.
             stream.end(driver);
             return Err(error);
         }
@@ -162,7 +162,7 @@ impl WakeStreams {
         self.lock().is_empty()
     }
 
-    /// Destroys all streams. The context must be current on this thread. Signals that have not fired yet will fire all the same.
+    /// Destroys all streams. The context must be current on this thread. Signals that have not fired yet still fire later.
     pub(super) fn end(&self, driver: &Driver) {
         let streams = std::mem::take(&mut *self.lock());
         for stream in streams {
@@ -173,19 +173,19 @@ impl WakeStreams {
 
 impl WakeStream {
     /// # Safety
-    /// Those of [`WakeStreams::fire_after`].
+    /// The requirements of [`WakeStreams::fire_after`].
     unsafe fn queue(&self, driver: &Driver, event: EventHandle) -> Result<(), CudaError> {
         // SAFETY: the stream is alive, and the caller guarantees that the event is.
         unsafe { driver.stream_wait_event(self.handle, event, 0) }?;
         let signal = Arc::into_raw(Arc::clone(&self.last));
-        // If the driver refuses, it may have queued the function all the same, so the signal is not taken back.
+        // If the driver returns an error, it may still have queued the function, so the signal is not taken back.
         // SAFETY: the stream is alive, and the signal lives until the function has taken it.
         unsafe { driver.stream_add_callback(self.handle, Some(fire), signal.cast_mut().cast(), 0) }
     }
 
     fn end(self, driver: &Driver) {
         // The driver destroys the stream when its work is complete. If it refuses, the stream ends with the context.
-        // SAFETY: the stream was made by us, and nobody has it any more.
+        // SAFETY: the stream was made by us, and it is not used any more.
         let _ = insist(|| unsafe { driver.stream_destroy(self.handle) });
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_waits_for_no_later_mark_and_no_other_stream() {
+    fn a_signal_does_not_wait_for_later_marks_or_other_streams() {
         let streams = WakeStreams::default();
         streams
             .lock()

@@ -48,7 +48,7 @@ pub enum DataError {
         bytes: u64,
         /// The bytes that are skipped.
         skip: u64,
-        /// Bytes of a row.
+        /// The size of a row in bytes.
         row_bytes: u64,
     },
     /// The files have more rows in total than can be counted.
@@ -62,11 +62,12 @@ pub enum DataError {
         /// The end of the requested range, in bytes.
         end: u64,
     },
-    /// The file was written since it was opened, or another file has replaced it where that matters.
+    /// The file has changed since it was opened.
     ///
-    /// The size, the modification time and, if the file is opened again, its identity are compared. A write that leaves size and
-    /// time unchanged is not detected: one within a tick of the file system's clock (a few milliseconds) after the file was opened,
-    /// or one after which the time was set back.
+    /// The size and the modification time are compared. If the file is opened again by its path, its identity is compared as well,
+    /// because another file may have replaced it. A write that leaves size and time unchanged is not detected. This can be a write
+    /// within a tick of the file system's clock (a few milliseconds) after the file was opened, or a write after which the time was
+    /// set back.
     #[error("{path} has changed since it was opened, so its data may be inconsistent; open it again", path = path.display())]
     Changed {
         /// The file.
@@ -85,13 +86,13 @@ pub enum DataError {
         /// The required alignment.
         align: usize,
     },
-    /// A byte of truth values is neither 0 nor 1.
+    /// The byte of a boolean element is neither 0 nor 1.
     #[error("{path}: a byte of its truth values is neither 0 nor 1: read it as u8, or save it again", path = path.display())]
     NotBools {
         /// The file.
         path: PathBuf,
     },
-    /// The budget of a pass is smaller than the least that it needs.
+    /// The budget of a pass is smaller than the minimum that the pass needs.
     #[error(
         "a pass needs at least {needed} bytes for {chunks} chunks at once, and its budget is {budget}: raise `budget`, or lower `rows` or `ahead`"
     )]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// The identity and state of a file: which file it is, its size, and its modification time.
 ///
 /// The time of the last change of the inode (`ctime`) is not compared, although it would detect a write after which the
-/// modification time was set back. It also changes when the file is renamed or another file replaces it, and neither changes the
-/// contents. A write that leaves size and time unchanged is not detected: one within a tick of the file system's clock after the
-/// file was opened, or one after which the time was set back.
+/// modification time was set back. It also changes when the file is renamed or replaced by another file, and neither changes the
+/// contents of the open file. A write that leaves size and time unchanged is not detected. This can be a write within a tick of
+/// the file system's clock after the file was opened, or a write after which the time was set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// The device and the inode.
@@ -41,9 +41,9 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(super) file: Opened,
-    /// The offset of its rows.
+    /// The offset of its rows in the file, in bytes.
     pub(super) skip: u64,
-    /// The number of its first row, and the number of its rows.
+    /// The index of its first row in the data set, and the number of its rows.
     pub(super) first: u64,
     pub(super) rows: u64,
 }
@@ -96,7 +96,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Adds a file, which consists of rows after `skip` bytes.
+    /// Adds a file that consists of whole rows after the first `skip` bytes.
     pub(super) fn add(&mut self, path: &Path, skip: u64) -> Result<&Part, DataError> {
         let file = Opened::open(path)?;
         let (bytes, row_bytes) = (file.bytes(), self.row_bytes as u64);
@@ -114,7 +114,7 @@ impl Files {
         self.push(file, skip, rows)
     }
 
-    /// Adds `rows` rows of a file after `skip` bytes. The caller has checked that they exist.
+    /// Adds `rows` rows of a file, which begin after `skip` bytes. The caller has checked that they exist.
     pub(super) fn push(&mut self, file: Opened, skip: u64, rows: u64) -> Result<&Part, DataError> {
         let total = self.rows.checked_add(rows).ok_or(DataError::TooMany)?;
         total
@@ -199,7 +199,8 @@ impl Opened {
         })
     }
 
-    /// Returns another handle of the same file, regardless of the file that has its name now. Returns an error if it has changed.
+    /// Returns another handle to the same file, even if its path now refers to another file. Returns an error if the file has
+    /// changed.
     #[cfg(feature = "safetensors")]
     pub(super) fn again(&self) -> Result<Self, DataError> {
         self.check()?;

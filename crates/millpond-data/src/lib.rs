@@ -1,7 +1,7 @@
 //! Data sets larger than memory: files of elements that are read in batches, in any order, ahead of the computation.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Programs should depend on millpond:
+//! the names that only millpond's own crates need may change without notice.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -55,10 +55,10 @@ use std::sync::Arc;
 ///
 /// let data = DataSet::<f32>::builder().file(&path).row(10).open()?;
 /// assert_eq!(data.rows(), 10_000);
-/// let batch = data.batch(9_990, 64)?;                          // the last ten rows: a batch ends where the data ends
+/// let batch = data.batch(9_990, 64)?;                          // the last ten rows: a batch ends at the end of the data
 /// assert_eq!((batch.len(), batch[0]), (100, 99_900.0));
 ///
-/// // Every row once, read ahead on another thread into buffers of the pool, of which there are 16 MiB at most.
+/// // Each row is visited once. Another thread reads ahead into buffers of the pool, at most 16 MiB in total.
 /// let mut sum = 0.0;
 /// let passed = data.pass().budget(16 << 20).for_each(|chunk| {
 ///     sum += chunk.iter().map(|x| f64::from(*x)).sum::<f64>();
@@ -134,7 +134,7 @@ impl<T: Element> DataSetBuilder<T> {
         self
     }
 
-    /// Adds the files of a folder whose names end with `end`, in the order of their names. An empty `end` selects all.
+    /// Adds the files of a folder whose names end with `end`, in the order of their names. An empty `end` selects all files.
     ///
     /// # Errors
     /// Returns [`DataError::Io`] if the folder cannot be read.
@@ -182,7 +182,7 @@ impl<T: Element> DataSet<T> {
         }
     }
 
-    /// Returns the bytes of a row of `row` elements.
+    /// Returns the size of a row of `row` elements in bytes.
     fn bytes_of(row: usize) -> Result<usize, DataError> {
         let bytes = row
             .checked_mul(size_of::<T>())
@@ -221,7 +221,7 @@ impl<T: Element> DataSet<T> {
         self.row
     }
 
-    /// Returns the bytes of all rows.
+    /// Returns the size of all rows in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.rows() * self.row_bytes() as u64
@@ -231,7 +231,8 @@ impl<T: Element> DataSet<T> {
         self.files.row_bytes()
     }
 
-    /// Reads rows from `start` on into the caller's memory, as many whole rows as fit and exist, and returns their number.
+    /// Reads rows from `start` on into `out` and returns their number. Stops at the end of the data, or when no whole row fits into the
+    /// rest of `out`.
     ///
     /// # Errors
     /// Returns [`DataError::Io`], [`DataError::Truncated`] or [`DataError::Changed`].
@@ -242,7 +243,8 @@ impl<T: Element> DataSet<T> {
         Ok(rows)
     }
 
-    /// Reads `count` rows from `start` on, or as many as there are, into a buffer of the current [set of pools](fn@millpond_set::pools).
+    /// Reads `count` rows from `start` on, or fewer at the end of the data, into a buffer of the current [set of
+    /// pools](fn@millpond_set::pools).
     ///
     /// # Errors
     /// Returns the errors of [`read`](Self::read), and [`DataError::Memory`].
@@ -284,12 +286,12 @@ impl<T: Element> DataSet<T> {
         Pass::new(self)
     }
 
-    /// Maps the files, for slices without a copy.
+    /// Maps the files into memory. The rows can then be read as slices, without a copy.
     ///
     /// # Safety
-    /// Nobody may write to the files or truncate them while the maps live. The contents of slices would change, and an access to a
-    /// truncated part ends the process with SIGBUS. [`read`](Self::read), [`batch`](Self::batch) and [`pass`](Self::pass) do not
-    /// have this requirement.
+    /// The files must not be written or truncated while the maps exist. A write would change the contents of slices, and an access to a
+    /// truncated part ends the process with SIGBUS. [`read`](Self::read), [`batch`](Self::batch) and [`pass`](Self::pass) do not have
+    /// this requirement.
     ///
     /// # Errors
     /// Returns [`DataError::Io`], or [`DataError::Misaligned`] if the elements do not begin at a multiple of their alignment.

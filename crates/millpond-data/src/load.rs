@@ -7,8 +7,8 @@ use millpond_pool::storage::Storage;
 use millpond_tensor::{Dims, Tensor, TensorError, count};
 use std::path::Path;
 
-/// Converts the sizes of dimensions in a file. A size that is larger than the address space is refused later, by the number of
-/// elements.
+/// Converts the sizes of dimensions in a file. A size that does not fit into a `usize` becomes `usize::MAX`, which is refused
+/// later, when the elements are counted.
 pub(super) fn sizes_of(shape: &[u64]) -> Result<Dims, TensorError> {
     let mut sizes = Dims::filled(shape.len(), 0)?;
     for (to, size) in sizes.iter_mut().zip(shape) {
@@ -34,7 +34,7 @@ pub(super) fn rows_of(shape: &[u64]) -> (u64, usize) {
     };
     let row = row.iter().try_fold(1, |all: u64, size| all.checked_mul(*size));
     let row = row.and_then(|row| usize::try_from(row).ok());
-    // A row whose length overflows is refused later, because no row has this length.
+    // A row whose length overflows is refused later, because a row cannot have `usize::MAX` elements.
     (rows, row.unwrap_or(usize::MAX))
 }
 

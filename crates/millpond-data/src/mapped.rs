@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The way in which a map is going to be read.
+/// The way in which a map is expected to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
@@ -37,25 +37,25 @@ impl Access {
 
 /// A map of a file. It begins at the beginning of the file, so that elements that are aligned in the file are aligned in memory.
 ///
-/// Invariant: nobody changes the file while this lives.
+/// Invariant: the file does not change while this value exists.
 pub(super) struct FileMap(Mmap);
 
 impl FileMap {
     /// Maps the first `length` bytes.
     ///
     /// # Safety
-    /// Nobody writes to the file or truncates it while the map lives.
+    /// The file must not be written or truncated while the map exists.
     pub(super) unsafe fn new(file: &Opened, length: u64) -> Result<Self, DataError> {
         file.check()?;
         let failed = |source| failed(file.path(), "map it")(source);
         let length = usize::try_from(length)
             .map_err(|_| failed(io::Error::other("it is larger than the address space")))?;
-        // SAFETY: the caller guarantees that nobody changes the file while the map lives.
+        // SAFETY: the caller guarantees that the file does not change while the map exists.
         let map = unsafe { MmapOptions::new().len(length).map(file.file()) };
         map.map(Self).map_err(failed)
     }
 
-    /// Returns the bytes of a range, or none if the range does not lie inside the map.
+    /// Returns the bytes of a range, or an empty slice if the range does not lie inside the map.
     pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
         self.0.get(range).unwrap_or(&[])
     }
@@ -77,8 +77,8 @@ impl FileMap {
     /// Releases the memory of a range, which is read again at the next access.
     pub(super) fn forget(&self, range: Range<usize>) {
         let advice = UncheckedAdvice::DontNeed;
-        // SAFETY: the map is of a file and private without writes, so the dropped pages are read from the file again. By the
-        // invariant the file has not changed, so slices show the same bytes.
+        // SAFETY: this is a private map of a file that is never written through the map, so the dropped pages are read from the
+        // file again. By the invariant the file has not changed, so slices contain the same bytes.
         let _ = unsafe { self.0.unchecked_advise_range(advice, range.start, range.len()) };
     }
 }
@@ -95,13 +95,13 @@ pub(super) fn expect_aligned(file: &Opened, skip: u64, align: usize) -> Result<(
     })
 }
 
-/// The files of a [`DataSet`](super::DataSet) as slices, without a copy or a system call for a batch.
+/// The memory-mapped files of a [`DataSet`](super::DataSet). A batch is a slice of a map, so it needs no copy and no system call.
 ///
 /// Pages that were accessed count as resident memory of the process until they are [forgotten](Self::forget) or the system reclaims
 /// them.
 ///
-/// Invariant: the maps show bytes of files that nobody changes while this lives. The caller of
-/// [`DataSet::map`](super::DataSet::map) guarantees it.
+/// Invariant: the mapped files do not change while this value exists. The caller of [`DataSet::map`](super::DataSet::map)
+/// guarantees it.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
@@ -109,13 +109,13 @@ pub(super) fn expect_aligned(file: &Opened, skip: u64, align: usize) -> Result<(
 /// use millpond::{data::Access, DataSet};
 ///
 /// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
-/// // SAFETY: nobody else knows of the file.
+/// // SAFETY: no other code writes to the file.
 /// let map = unsafe { data.map()? };
 /// map.advise(Access::Sequential);
 /// let mut sum = 0;
 /// for start in (0..map.rows()).step_by(256) {
 ///     sum += map.batch(start, 256).iter().map(|byte| u64::from(*byte)).sum::<u64>();
-///     map.forget(start, 256);                            // resident memory stays at a batch
+///     map.forget(start, 256);                            // at most one batch is resident
 /// }
 /// assert_eq!(sum, 1 << 20);
 /// # std::fs::remove_file(&path)?;
@@ -147,7 +147,7 @@ impl<T: Element> Mapped<T> {
         for part in files.parts() {
             expect_aligned(&part.file, part.skip, align_of::<T>())?;
             let bytes = part.skip + part.rows * files.row_bytes() as u64;
-            // SAFETY: the caller guarantees that nobody changes the file while the map lives.
+            // SAFETY: the caller guarantees that the file does not change while the map exists.
             let map = (part.rows > 0).then(|| unsafe { FileMap::new(&part.file, bytes) });
             maps.push(map.transpose()?);
         }
@@ -164,8 +164,8 @@ impl<T: Element> Mapped<T> {
         self.files.rows()
     }
 
-    /// Returns `count` rows from `start` on, or as many as there are up to the end of the file that contains `start`. The slice is
-    /// empty past the end of the data.
+    /// Returns `count` rows from `start` on, or fewer at the end of the file that contains `start`. The slice is empty if `start`
+    /// is past the end of the data.
     #[must_use]
     pub fn batch(&self, start: u64, count: usize) -> &[T] {
         let Some((map, range)) = self.place(start, count) else {
@@ -198,8 +198,8 @@ impl<T: Element> Mapped<T> {
         }
     }
 
-    /// Releases the memory of rows, which are read again at the next access. A pass over files larger than memory that forgets the
-    /// rows behind it keeps resident memory small.
+    /// Releases the memory of rows, which are read again at the next access. A pass over files larger than memory can call this for
+    /// the rows that it has processed, to keep resident memory small.
     pub fn forget(&self, start: u64, count: usize) {
         if let Some((map, range)) = self.place(start, count) {
             map.forget(range);

@@ -34,7 +34,7 @@ pub enum NpyError {
         /// The problem and its place.
         why: String,
     },
-    /// NumPy supports the element type, and this crate does not.
+    /// NumPy supports the element type, but this crate does not.
     #[error(
         "{path}: elements of type {descr} cannot be read: save them in this machine's byte order as one of bool, i1 to i8, u1 to u8, f2 to f8, c8, c16",
         path = path.display(),
@@ -46,7 +46,7 @@ pub enum NpyError {
         /// The type as written in the file.
         descr: String,
     },
-    /// The elements have another type than the requested one.
+    /// The type of the elements is not the requested one.
     #[error("{path} has elements of {found}, not {expected}", path = path.display())]
     OtherType {
         /// The file.
@@ -65,7 +65,7 @@ pub enum NpyError {
         /// The file.
         path: PathBuf,
     },
-    /// The rows of one file have another shape than those of the first.
+    /// The shape of a file's rows differs from that of the first file's rows.
     #[error("{path} has rows of shape {found:?}, but the first file has rows of shape {expected:?}", path = path.display())]
     OtherRows {
         /// The file.
@@ -88,7 +88,7 @@ pub enum NpyError {
     /// The file cannot be read or written, or has changed.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Memory for the tensor cannot be allocated, or there is no tensor of such a shape.
+    /// Memory for the tensor cannot be allocated, or a tensor cannot have the shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
@@ -135,11 +135,12 @@ impl Npy {
         })
     }
 
-    /// Writes elements as an array of a shape, in row-major order. The file gets its name when it is complete, and an existing file
-    /// stays until then.
+    /// Writes elements as an array of the given shape, in row-major order. The file gets its name when it is complete. An existing file
+    /// of this name stays until then.
     ///
     /// # Errors
-    /// Returns [`NpyError::Shape`] if the shape has another number of elements, and an error if the file cannot be written.
+    /// Returns [`NpyError::Shape`] if the number of elements does not match the shape or if the shape has more than 64 dimensions, and
+    /// an error if the file cannot be written.
     pub fn write<T: Element>(path: impl AsRef<Path>, shape: &[u64], elements: &[T]) -> Result<(), NpyError> {
         let expected = shape.iter().try_fold(1u64, |all, size| all.checked_mul(*size));
         if expected != Some(elements.len() as u64) || shape.len() > MOST_DIMS {
@@ -189,12 +190,12 @@ impl Npy {
         self.head.fortran
     }
 
-    /// Reads the whole array to a tensor in host memory of the current [set of pools](fn@millpond_set::pools). An array in Fortran order
-    /// becomes a transposed view.
+    /// Reads the whole array into a tensor in host memory of the current [set of pools](fn@millpond_set::pools). An array in Fortran
+    /// order becomes a transposed view.
     ///
     /// # Errors
-    /// Returns an error if memory cannot be allocated, if the length of the file does not match the shape, or if a byte of truth
-    /// values is neither 0 nor 1.
+    /// Returns an error if memory cannot be allocated, if the length of the file does not match the shape, or if the byte of a boolean
+    /// element is neither 0 nor 1.
     pub fn tensor(&self) -> Result<Tensor, NpyError> {
         self.read_to(millpond_set::pools::storage)
     }
@@ -222,7 +223,7 @@ impl Npy {
         Ok(tensor)
     }
 
-    /// Returns the unchanged file with each of its elements as a row.
+    /// Opens the file with one element per row. Returns an error if the file has changed, or if its length does not match the shape.
     fn elements(&self) -> Result<Files, NpyError> {
         let files = Files::open(
             std::slice::from_ref(&self.path),
@@ -234,7 +235,7 @@ impl Npy {
         Ok(files)
     }
 
-    /// Returns an error if the file has another number of rows than its header describes.
+    /// Returns an error if the file does not have the number of elements that its header describes.
     fn expect(&self, rows: u64, row: usize) -> Result<(), NpyError> {
         let expected = self.head.shape.iter().product();
         let found = rows.saturating_mul(row as u64);
@@ -257,7 +258,7 @@ impl Npy {
         Ok(sizes)
     }
 
-    /// Returns the array as rows along its first dimension, for batches, passes or maps.
+    /// Returns the array as a data set of rows along the first dimension, for batches, passes or maps.
     ///
     /// # Errors
     /// Returns an error if the elements have another type or are in Fortran order, or if the length of the file does not match the
@@ -307,7 +308,8 @@ impl Npy {
         Ok(DataSet::of(files, row))
     }
 
-    /// Returns an error if the rows have another type or shape than those of the first file, or if there are none.
+    /// Returns an error if the elements are not of type `T`, if the array is in Fortran order, or if its rows have another shape than
+    /// those of the first file.
     fn expect_rows<T: Element>(&self, first: &Self) -> Result<(), NpyError> {
         let path = || self.path.clone();
         if T::DTYPE != self.head.dtype {
@@ -333,10 +335,10 @@ impl Npy {
         })
     }
 
-    /// Maps the file, for a view without a copy.
+    /// Maps the file into memory. The array can then be viewed without a copy.
     ///
     /// # Safety
-    /// Nobody may write to the file or truncate it while the map lives. The contents of views would change, and an access to a
+    /// The file must not be written or truncated while the map exists. A write would change the contents of views, and an access to a
     /// truncated part ends the process with SIGBUS. Replacing the file by another one, as [`write`](Self::write) does, is allowed.
     /// [`tensor`](Self::tensor) and [`rows`](Self::rows) do not have this requirement.
     ///

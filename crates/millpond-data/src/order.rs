@@ -50,9 +50,9 @@ impl Order {
         Self(OrderKind::Strided(step))
     }
 
-    /// Visits every row once, in an order that the seed determines and that is the same on every machine. Takes no memory for any
-    /// number of rows: it is a Feistel network over the places, iterated until the result is in range (Black and Rogaway, "Ciphers
-    /// with arbitrary finite domains", 2002).
+    /// Visits every row once, in an order that the seed determines and that is the same on every machine. The order takes no
+    /// memory for any number of rows. It is a Feistel network over the positions, iterated until the result is in range (Black and
+    /// Rogaway, "Ciphers with arbitrary finite domains", 2002).
     #[must_use]
     pub const fn shuffled(seed: u64) -> Self {
         Self(OrderKind::Shuffled {
@@ -61,7 +61,8 @@ impl Order {
         })
     }
 
-    /// Keeps this many adjacent rows together when it shuffles, so that one read reads them.
+    /// Keeps runs of this many adjacent rows together in a shuffled order, so that one system call can read a run. Other orders
+    /// are unchanged.
     #[must_use]
     pub const fn runs_of(self, rows: NonZeroU64) -> Self {
         match self.0 {
@@ -70,7 +71,7 @@ impl Order {
         }
     }
 
-    /// Returns the number of rows that the order visits of `rows`.
+    /// Returns the number of rows that the order visits in a range of `rows` rows.
     pub(super) fn visits(self, rows: u64) -> u64 {
         match self.0 {
             OrderKind::Strided(step) => rows.div_ceil(step.get()),
@@ -78,12 +79,12 @@ impl Order {
         }
     }
 
-    /// Returns the row at a place, of `rows` rows.
+    /// Returns the row at a position of the order, in a range of `rows` rows.
     pub(super) fn row_at(self, place: u64, rows: u64) -> u64 {
         match self.0 {
             OrderKind::Strided(step) => place * step.get(),
             OrderKind::Shuffled { seed, run } => {
-                // The rows after the last whole run keep their place at the end.
+                // The rows after the last whole run stay at the end.
                 let (which, within) = (place / run, place % run);
                 let whole = rows / run;
                 if which < whole {
@@ -99,13 +100,13 @@ impl Order {
         self == Self::ascending()
     }
 
-    /// Returns whether later places may have earlier rows.
+    /// Returns whether a later position may have an earlier row.
     pub(super) fn jumps(self) -> bool {
         matches!(self.0, OrderKind::Shuffled { .. })
     }
 }
 
-/// Applies a permutation of the numbers below `count`.
+/// Applies a permutation of the numbers below `count` to a number.
 fn permuted(number: u64, count: u64, seed: u64) -> u64 {
     // The halves have equal width, so that every round is invertible.
     let half = count
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_is_one() {
+    fn a_shuffle_spreads_the_rows_and_depends_only_on_the_seed() {
         let (one, other) = (
             rows_of(Order::shuffled(1), 1000),
             rows_of(Order::shuffled(2), 1000),
@@ -188,7 +189,7 @@ mod tests {
             .filter(|(at, row)| *at as u64 == **row)
             .count();
         assert!(still < 20, "{still} where they were");
-        // Neighbours end far from each other: a third of the whole on average.
+        // Adjacent positions have rows that are far apart: on average, a third of the number of rows.
         let apart: u64 = one.windows(2).map(|pair| pair[0].abs_diff(pair[1])).sum();
         assert!((280..390).contains(&(apart / 999)), "{}", apart / 999);
         assert_eq!(
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_counts_are_no_trouble() {
+    fn permutations_of_large_counts_stay_in_range() {
         for count in [1, 2, 3, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, u64::MAX / 2] {
             for number in [0, count / 2, count - 1] {
                 assert!(permuted(number, count, 3) < count);

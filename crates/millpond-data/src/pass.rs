@@ -26,7 +26,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The default bytes of a chunk. A chunk that fits into the processor's cache is still in the cache when the computation uses it.
+/// The default size of a chunk in bytes. A chunk that fits into the processor's cache is still in the cache when the computation
+/// uses it.
 const CHUNK: u64 = 1 << 20;
 const BUDGET: u64 = 256 << 20;
 /// The time for which a thread polls for its next buffer before it sleeps.
@@ -67,7 +68,7 @@ type ProgressCallback<'a> = Box<dyn FnMut(&Progress) + 'a>;
 /// let pool = Pool::host()?;
 /// let data = DataSet::<f32>::builder().file(&path).row(10).open()?;
 /// let pass = data.pass().order(Order::shuffled(1)).rows(32).readers(2).pool(&pool);
-/// let halved = pass.prepare(|chunk| chunk.iter_mut().for_each(|x| *x *= 0.5));    // on the readers' threads
+/// let halved = pass.prepare(|chunk| chunk.iter_mut().for_each(|x| *x *= 0.5));    // runs on the readers' threads
 /// let mut sum = 0.0;
 /// halved.try_for_each(|chunk| {
 ///     sum += chunk.iter().sum::<f32>();
@@ -140,22 +141,24 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Sets the most bytes that the pass allocates for chunks and for assembling them. The default is 256 MiB. Regardless of the
-    /// size of the files the process grows by this, and by the readers' stacks and the pool's tables and pages, which tests keep
-    /// below 4 MiB. Reads copy, and the system's file cache does not belong to the process.
+    /// Sets the maximum number of bytes that the pass allocates for chunks and for assembling them. The default is 256 MiB.
+    ///
+    /// For files of any size, the process grows at most by the budget, the readers' stacks, and the pool's tables and pages. Tests
+    /// check that all but the budget stays below 4 MiB. The system's file cache does not count, because reads copy from it and it
+    /// does not belong to the process.
     pub fn budget(mut self, bytes: u64) -> Self {
         self.budget = bytes;
         self
     }
 
-    /// Sets the number of chunks that are read ahead. The default is 2. With 0 they are read on the caller's thread, in turn with
-    /// the computation.
+    /// Sets the number of chunks that are read ahead. The default is 2. With 0, the caller's thread reads each chunk before it
+    /// computes on the chunk.
     pub fn ahead(mut self, chunks: usize) -> Self {
         self.ahead = chunks;
         self
     }
 
-    /// Sets the number of threads that read. The default is 1. Chunks arrive in order for any number.
+    /// Sets the number of threads that read. The default is 1. Chunks arrive in order for any number of threads.
     pub fn readers(mut self, threads: usize) -> Self {
         self.readers = threads.max(1);
         self
@@ -173,7 +176,7 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Sets a function that prepares each chunk on the thread that has read it, while others are read and computed on.
+    /// Sets a function that prepares each chunk on the thread that has read it, while other chunks are read and computed on.
     pub fn prepare(mut self, work: impl Fn(&mut Chunk<'_, T>) + Sync + 'a) -> Self {
         self.prepare = Some(Box::new(work));
         self
@@ -186,7 +189,7 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Processes all chunks.
+    /// Calls `work` with each chunk, in order.
     ///
     /// # Errors
     /// Returns the error of the first chunk, in order, that cannot be read. Returns [`DataError::Budget`] or [`DataError::Memory`]
@@ -198,7 +201,7 @@ impl<'a, T: Element> Pass<'a, T> {
         })
     }
 
-    /// Like [`for_each`](Self::for_each), with a computation that can fail. Its error ends the pass.
+    /// Like [`for_each`](Self::for_each), with a `work` that can fail. Its error ends the pass.
     ///
     /// # Errors
     /// Returns the errors of [`for_each`](Self::for_each) and of `work`.
@@ -312,7 +315,7 @@ impl Plan {
         (self.places.count() - first).min(self.rows as u64) as usize
     }
 
-    /// Returns the number in the data set of the `nth` row of a chunk.
+    /// Returns the index in the data set of the `nth` row of a chunk.
     fn row_number(&self, number: u64, nth: usize) -> Option<u64> {
         let place = number * self.rows as u64 + nth as u64;
         (nth < self.rows_of(number)).then(|| self.places.row_at(place))
@@ -357,17 +360,17 @@ impl<T> Chunk<'_, T> {
         self.number
     }
 
-    /// Returns the rows. Each has as many elements as a row of the data set.
+    /// Returns an iterator over the rows.
     pub fn rows(&self) -> std::slice::ChunksExact<'_, T> {
         self.elements.chunks_exact(self.plan.row)
     }
 
-    /// Returns the rows as mutable slices.
+    /// Returns an iterator over the rows as mutable slices.
     pub fn rows_mut(&mut self) -> std::slice::ChunksExactMut<'_, T> {
         self.elements.chunks_exact_mut(self.plan.row)
     }
 
-    /// Returns the number in the data set of the `nth` row of this chunk, or `None` if there are fewer rows.
+    /// Returns the index in the data set of the `nth` row of this chunk, or `None` if the chunk has fewer rows.
     #[must_use]
     pub fn row_number(&self, nth: usize) -> Option<u64> {
         self.plan.row_number(self.number, nth)
@@ -391,7 +394,7 @@ impl<T: Element> Chunk<'_, T> {
     /// ```
     ///
     /// # Errors
-    /// There are none at present.
+    /// Returns no error at present.
     pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
         TensorRef::from_slice(self.elements, self.shape())
     }
@@ -399,7 +402,7 @@ impl<T: Element> Chunk<'_, T> {
     /// Returns the rows as a mutable view. Changes are not saved to the file.
     ///
     /// # Errors
-    /// There are none at present.
+    /// Returns no error at present.
     pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
         let shape = self.shape();
         TensorMut::from_slice(self.elements, shape)
@@ -424,7 +427,7 @@ impl<T> DerefMut for Chunk<'_, T> {
     }
 }
 
-/// The buffers, or other slots of chunks, by their states: free, being read into, ready.
+/// The slots of chunks, for example buffers. A slot is free, is read into, or is ready.
 struct Ring<B> {
     state: Mutex<RingState<B>>,
     /// The number of changes of the state. It is incremented under the lock.
@@ -440,12 +443,12 @@ struct RingState<B> {
     over: bool,
 }
 
-/// The choice of the free buffer that is read into next.
+/// The rule that selects the free buffer for the next read.
 #[derive(Clone, Copy, Debug)]
 enum ReuseOrder {
     /// The buffer that was computed on last, because it is in the cache.
     Latest,
-    /// The buffer whose computation was begun first, because a device may still use the others.
+    /// The buffer that was computed on first, because a device may still use the others.
     #[cfg(feature = "cuda")]
     Oldest,
 }
@@ -506,7 +509,8 @@ impl<B> Ring<B> {
             if state.over || state.next >= chunks {
                 return None;
             }
-            // Both are taken together, so that an earlier chunk never waits for a buffer that a later one has.
+            // The number and the buffer are taken together, so that an earlier chunk never waits for a buffer that a later chunk
+            // has.
             let free = match state.take {
                 ReuseOrder::Latest => state.free.pop_back(),
                 #[cfg(feature = "cuda")]
@@ -593,7 +597,7 @@ fn in_parallel<T: Element, B: ChunkMemory<T>, E: From<DataError>>(
     let chunks = reader.plan.chunks;
     let read = &|mut sieve: Sieve| {
         while let Some((number, mut slot)) = ring.begin(chunks) {
-            // If `prepare` panics, nobody may wait for this chunk.
+            // If `prepare` panics, this guard ends the threads that wait for the chunk.
             let dies = EndOnDrop(ring);
             let outcome = slot.read(reader, number, &mut sieve);
             std::mem::forget(dies);
@@ -610,7 +614,7 @@ fn in_parallel<T: Element, B: ChunkMemory<T>, E: From<DataError>>(
             let began = Instant::now();
             let outcome = ring.await_chunk(number);
             clock.waited(began);
-            // A reader panicked. The scope reports the panic when it ends.
+            // A reader panicked. The scope propagates the panic when it ends.
             let Some(outcome) = outcome else { break };
             let mut slot = outcome?;
             work(number, &mut slot)?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes a file under another name in the same folder, and renames it when it is complete and on the disk. An existing file stays
-/// until then, and processes that have it open keep it. The new file gets its permissions.
+/// until then, and processes that have it open keep it. The new file gets the permissions of the existing file.
 ///
 /// If the process is killed during the write, the unfinished file remains as `NAME.PID.NUMBER.part`.
 pub(super) fn replace(
@@ -57,7 +57,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_planted_link_is_not_followed_and_the_permissions_stay() {
+    fn replacing_a_file_follows_no_links_and_keeps_the_permissions() {
         let folder = std::env::temp_dir().join(format!("millpond-replace-{}", std::process::id()));
         fs::create_dir(&folder).expect("a new folder");
         let path = folder.join("a.npy");

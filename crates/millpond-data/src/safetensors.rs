@@ -2,7 +2,7 @@
 //!
 //! The format is that of the crate `safetensors` 0.8. Its reader is used in tests only, for these reasons. It needs all bytes in
 //! memory, so a large file has to be mapped, and truncation of a mapped file causes a SIGBUS. It silently keeps one of two tensors
-//! with the same name. One unknown type makes the whole file unreadable. Its errors are texts.
+//! with the same name. One unknown type makes the whole file unreadable. Its errors are strings.
 
 mod header;
 mod mapped;
@@ -92,7 +92,7 @@ pub enum SafeTensorsError {
         /// The number of its bytes.
         bytes: u64,
     },
-    /// There is no tensor of this name.
+    /// The file has no tensor of this name.
     #[error("{path} has no tensor {name:?}: `names` lists its tensors", path = path.display())]
     NoTensor {
         /// The file.
@@ -100,7 +100,7 @@ pub enum SafeTensorsError {
         /// The name.
         name: String,
     },
-    /// The format supports the element type, and this crate does not on this machine.
+    /// The format supports the element type, but this crate does not support it on this machine.
     #[error(
         "{path}: the elements of {name:?} have type {type_name:?}, which is not supported: cast the tensor before it is saved",
         path = path.display()
@@ -130,12 +130,12 @@ pub enum SafeTensorsError {
     /// The file cannot be read or written, has changed, or a tensor in it is not aligned for a view of a map.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Memory for a tensor cannot be allocated, there is no tensor of such a shape, or an output has another type or shape.
+    /// Memory for a tensor cannot be allocated, a tensor cannot have the shape, or an output has another type or shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// Returns the beginning of a text for an error, because the text may have megabytes.
+/// Returns the beginning of a text for an error message, because the whole text may have megabytes.
 fn shown(text: &str) -> String {
     text.chars().take(120).collect()
 }
@@ -144,7 +144,7 @@ fn shown(text: &str) -> String {
 ///
 /// The file stays open. Reads copy (`pread`), so a file that is truncated or written concurrently causes an error and never a
 /// crash. After each read the file's size and modification time are compared with those when it was opened. A caller that can
-/// guarantee that nobody changes the file can [map](Self::map) it, for views without a copy.
+/// guarantee that the file does not change can [map](Self::map) it, for views without a copy.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-weights-{}.safetensors", std::process::id()));
@@ -163,7 +163,7 @@ fn shown(text: &str) -> String {
 /// let pool = Pool::host()?;
 /// let mut loaded = file.load_in(&pool, "layer.weight")?;
 /// assert_eq!(loaded.as_slice::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
-/// file.load_into("layer.weight", &mut loaded)?;                // again, and no memory is allocated
+/// file.load_into("layer.weight", &mut loaded)?;                // loads it again and allocates nothing
 /// assert!(loaded.as_slice::<f64>().is_err() && file.load("layer.wieght").is_err());
 /// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -211,13 +211,13 @@ impl SafeTensors {
         self.len() == 0
     }
 
-    /// Returns the names of the tensors in the order of their bytes. Reading them in this order reads the file from its beginning
-    /// to its end.
+    /// Returns the names of the tensors in the order of their data. Loading the tensors in this order reads the file from its
+    /// beginning to its end.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.header.tensors().map(|tensor| tensor.name)
     }
 
-    /// Returns the descriptions of the tensors, in the same order.
+    /// Returns the descriptions of the tensors, in the order of [`names`](Self::names).
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
         self.header.tensors()
     }
@@ -242,7 +242,7 @@ impl SafeTensors {
     ///
     /// # Errors
     /// Returns an error if there is no tensor of this name, if this crate does not support its type, if memory cannot be allocated,
-    /// if the file has changed since it was opened, and if a byte of truth values is neither 0 nor 1.
+    /// if the file has changed since it was opened, or if the byte of a boolean element is neither 0 nor 1.
     pub fn load(&self, name: &str) -> Result<Tensor, SafeTensorsError> {
         self.read_to(name, millpond_set::pools::storage)
     }
@@ -257,7 +257,7 @@ impl SafeTensors {
         })
     }
 
-    /// Returns a tensor as rows along its first dimension, for batches, passes or maps.
+    /// Returns a tensor as a data set of rows along its first dimension, for batches, passes or maps.
     ///
     /// ```
     /// # let path = std::env::temp_dir().join(format!("millpond-table-{}.safetensors", std::process::id()));
@@ -354,12 +354,12 @@ impl SafeTensors {
         })
     }
 
-    /// Maps the file, for views without a copy.
+    /// Maps the file into memory. The tensors can then be viewed without a copy.
     ///
     /// # Safety
-    /// Nobody may write to the file or truncate it while the map lives. The contents of views would change, and an access to a
-    /// truncated part ends the process with SIGBUS. Replacing the file by another one, as [`write`](Self::write) does, is allowed.
-    /// [`load`](Self::load) does not have this requirement.
+    /// The file must not be written or truncated while the map exists. A write would change the contents of views, and an access to
+    /// a truncated part ends the process with SIGBUS. Replacing the file by another one, as [`write`](Self::write) does, is
+    /// allowed. [`load`](Self::load) does not have this requirement.
     ///
     /// # Errors
     /// Returns [`DataError::Changed`] if the file has changed since it was opened, and [`DataError::Io`] if it cannot be mapped.

@@ -37,8 +37,7 @@ impl Places {
 /// hold plain data.
 type Run = [u64; 3];
 
-/// The memory of one reader in addition to the chunk. It is allocated once, before the first chunk, and reused for
-/// each.
+/// The memory that a reader needs in addition to the chunk. It is allocated before the first chunk and reused for each.
 #[derive(Debug)]
 pub(super) struct Sieve {
     /// One run for each row of a chunk, which is the worst case.
@@ -62,7 +61,7 @@ impl Sieve {
         (rows, usize::try_from(all).map_or(PIECE, |all| all.min(PIECE)))
     }
 
-    /// Returns the bytes of a sieve for chunks of `rows` rows.
+    /// Returns the size of a sieve for chunks of `rows` rows, in bytes.
     pub(super) fn bytes(places: &Places, row_bytes: u64, rows: usize) -> u64 {
         let (runs, piece) = Self::room(places, row_bytes, rows);
         (runs as u64)

@@ -75,7 +75,7 @@ pub(crate) struct Field {
     /// The names of the owner's methods for the shared and the exclusive slice.
     pub(crate) slice: Ident,
     pub(crate) slice_mut: Ident,
-    /// A name for it in patterns that cannot collide with a name of the user.
+    /// The name of the field's variable in patterns. It cannot collide with a name of the user.
     pub(crate) local: Ident,
 }
 
@@ -129,7 +129,7 @@ impl Input {
         self.fields.iter().map(|field| &field.local).collect()
     }
 
-    /// Returns the buffer type of each field as the trait of columns.
+    /// Returns the [`column`](Field::column) of each field.
     pub(crate) fn columns(&self) -> Vec<TokenStream> {
         self.fields
             .iter()
@@ -165,8 +165,8 @@ fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
 }
 
 impl Field {
-    /// Returns the trait whose methods handle the field's buffer and copies of its values. Each call has the same bound, that
-    /// the type is plain data. So a type that is not plain data gives one error at the field, and not one for each call.
+    /// Returns the path of the trait methods that handle the field's buffer and copies of its values. Each call has the same bound: the
+    /// type is plain data. A type that is not plain data therefore gives one error at the field, and not one for each call.
     pub(crate) fn column(&self, krate: &TokenStream) -> TokenStream {
         let ty = &self.ty;
         // All tokens have the span of the type. Otherwise the compiler would report the derive as the place of the error.

@@ -25,7 +25,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::DeriveInput;
 
-/// Generates a structure of arrays: for `Particle` a `ParticleVec`, in which every field has its own pooled
+/// Generates a structure of arrays. For `Particle`, this is `ParticleVec`, in which every field has its own pooled
 /// [`Buffer`](https://docs.rs/millpond/latest/millpond/struct.Buffer.html).
 ///
 /// A loop over one field then accesses only the bytes of that field. All fields always have the same length, even after an

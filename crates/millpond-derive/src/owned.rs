@@ -336,12 +336,12 @@ fn read(input: &Input) -> TokenStream {
             self.slices().chunks(len)
         }
 
-        /// Returns an iterator over mutable parts, which different threads can write.
+        /// Returns an iterator over mutable parts of `len` elements, which different threads can write.
         pub fn chunks_mut(&mut self, len: usize) -> #krate::soa::SoaChunks<#slices_mut<'_>> {
             self.slices_mut().chunks(len)
         }
 
-        /// Returns the elements as an array of structures, in memory of the program's own allocator.
+        /// Returns the elements as an array of structures, in memory of the global allocator.
         #[must_use]
         pub fn to_vec(&self) -> ::std::vec::Vec<#name> {
             self.slices().to_vec()

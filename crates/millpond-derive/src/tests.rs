@@ -1,4 +1,4 @@
-//! Tests refused inputs with their errors and places, and lists of names that must agree.
+//! Tests the errors of invalid inputs and their places, the list of reserved names, and the generated code.
 
 use super::{expand, input::METHODS, limits};
 use proc_macro2::{TokenStream, TokenTree};
@@ -21,7 +21,7 @@ fn refused(text: &str) -> (String, usize, String) {
 }
 
 #[test]
-fn items_without_named_fields_are_refused_at_their_place() {
+fn unsupported_items_are_refused_at_their_place() {
     for (text, line, place, why) in [
         ("enum E { A, B }", 1, "enum", "an enum has no fields"),
         ("\nunion U { a: f32, b: u32 }", 2, "union", "share their bytes"),
@@ -44,7 +44,7 @@ fn items_without_named_fields_are_refused_at_their_place() {
 }
 
 #[test]
-fn attributes_that_say_nothing_are_refused_where_they_stand() {
+fn invalid_soa_attributes_and_slice_names_are_refused_at_their_line() {
     for (text, line, why) in [
         ("#[soa(align = 48)]\nstruct P { a: f32 }", 1, "a power of two"),
         (
@@ -90,11 +90,11 @@ fn lines_of(made: TokenStream, word: &str, lines: &mut Vec<usize>) {
 }
 
 #[test]
-fn checks_of_a_field_point_at_it() {
+fn errors_of_generated_checks_point_at_the_field() {
     let text = "#[soa(no_padding)]\nstruct P {\n    a: f32,\n    b:\n        u64,\n}";
     let made = expand(tokens(text)).expect("accepted");
     let mut lines = Vec::new();
-    // At the line of its type.
+    // The check of the column is at the line of the field's type.
     lines_of(made.clone(), "Column", &mut lines);
     lines.sort_unstable();
     lines.dedup();
@@ -127,7 +127,7 @@ fn methods(made: TokenStream, of: &str) -> Vec<String> {
 }
 
 #[test]
-fn names_that_a_slice_cannot_have_are_the_methods_there_are() {
+fn reserved_slice_names_are_the_methods_of_the_owner() {
     let made = expand(tokens("struct P { only: f32 }")).expect("accepted");
     let mut found = methods(made, "PVec");
     found.retain(|name| !["only", "only_mut"].contains(&name.as_str()));
@@ -147,7 +147,7 @@ fn unlimited(options: &str, function: &str) -> (String, String) {
 }
 
 #[test]
-fn limits_that_say_nothing_are_refused_where_they_stand() {
+fn invalid_limits_attributes_are_refused_at_their_place() {
     let plain = "fn f() {}";
     for (options, function, place, why) in [
         ("peek = 1", plain, "peek", "there are `peak`, `total`"),
@@ -187,7 +187,7 @@ fn limits_that_say_nothing_are_refused_where_they_stand() {
 }
 
 #[test]
-fn attributes_and_signature_stay_and_each_limit_is_a_call() {
+fn limits_keep_attributes_and_signature_and_become_method_calls() {
     let made = |options, function| {
         let made = limits::expand(tokens(options), tokens(function)).expect("accepted");
         made.to_string().replace(' ', "")

@@ -261,7 +261,7 @@ fn common(input: &Input) -> TokenStream {
             #krate::__soa::chunks(self, len)
         }
 
-        /// Returns the elements as an array of structures, in memory of the program's own allocator.
+        /// Returns the elements as an array of structures, in memory of the global allocator.
         #[must_use]
         pub fn to_vec(&self) -> ::std::vec::Vec<#name> {
             ::core::iter::Iterator::collect(::core::iter::Iterator::map(self.iter(), |element| element.get()))

@@ -48,7 +48,7 @@ impl Request {
 pub struct Block {
     address: u64,
     /// The bytes plus one. A value that is never zero makes `Option<Block>` as small as `Block`. The field has 64 bits,
-    /// because blocks are copied faster if such a field fills a whole word.
+    /// because blocks are copied faster if it fills a whole word.
     bytes: NonZeroU64,
     requested: u64,
     stream: Stream,

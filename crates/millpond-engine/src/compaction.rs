@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_stayed_and_why() {
+    fn display_names_the_bytes_that_stayed_and_the_reasons() {
         let mut told = Compaction {
             reserved_before: 5 << 30,
             reserved_after: 3 << 30,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_segments_without_life_are_whole() {
+    fn only_segments_without_live_blocks_are_counted() {
         let mut whole = WholeSegments::default();
         let pieces = [
             (0, 10, PieceState::Free),

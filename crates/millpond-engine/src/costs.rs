@@ -85,7 +85,7 @@ impl Costs {
 }
 
 impl Default for Costs {
-    /// The table in `costs.toml`.
+    /// Returns the costs of the table in `costs.toml`.
     fn default() -> Self {
         Self::from_toml(include_str!("costs.toml")).unwrap_or(Self {
             per_call: [0.0; 10],
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_cost_where_the_table_says_so() {
+    fn the_cost_of_each_page_is_added() {
         let text = table(2.0, "map", "per_page = 0.5\nslowest = 9");
         let costs = Costs::from_toml(&text).expect("a table");
         let mut meter = Meter::default();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn access_costs_more_for_more_handles_where_the_table_says_so() {
+    fn the_cost_of_each_handle_is_added() {
         let with = table(60.0, "set_access", "per_handle = 2.5");
         let without = table(60.0, "", "");
         let wrong = with.replace("per_handle = 2.5", "per_handle = -1.0");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_table_names_what_is_missing() {
+    fn the_error_for_an_incomplete_table_names_the_missing_section() {
         assert_eq!(
             Costs::from_toml("[malloc]\nper_call = 1.0"),
             Err(CostsError::Missing("free".into()))

@@ -22,7 +22,7 @@ pub struct Engine<S: Source> {
     meter: Meter,
     deferred: Deferred,
     stats: Stats,
-    /// The last block allocated and its request, if the block was already free and nothing has happened since.
+    /// The last allocated block and its request, if the block was already free and no other operation has followed.
     latest: Option<(BlockId, Request)>,
     #[cfg(debug_assertions)]
     steps: u64,
@@ -84,8 +84,8 @@ impl<S: Source> Engine<S> {
         }
     }
 
-    /// Frees a block. It is free at once on its own stream. If other streams used it, it is free once they have
-    /// finished their present work.
+    /// Frees a block. It is free at once on its own stream. If other streams used it, it is free after they have finished their
+    /// present work.
     pub fn free(&mut self, block: Block, uses: &[Stream]) {
         let operations = self.meter.operations();
         self.stats.requested.sub(block.requested());
@@ -103,7 +103,7 @@ impl<S: Source> Engine<S> {
     /// Frees `block` and allocates it again for `request`, if that would return the same block. Returns `false` and
     /// does nothing otherwise.
     ///
-    /// This succeeds only for the last allocated block and an equal request, when freeing the block would restore the
+    /// This succeeds only for the last allocated block and an equal request, and only if freeing the block would restore the
     /// policy's earlier state. Temporaries in a loop take this path. It does not change any address.
     pub fn repeat(&mut self, block: &Block, request: &Request) -> bool {
         let latest = self.latest == Some((block.key(), *request)) && self.deferred.is_empty();
@@ -154,8 +154,8 @@ impl<S: Source> Engine<S> {
         }
     }
 
-    /// Compacts as [`compact`](Self::compact) does without `relocate:on`, and without a result, which would require a
-    /// look at every block.
+    /// Returns unused memory like [`compact`](Self::compact) without `relocate:on`. Computes no result, because that would
+    /// visit every block.
     pub fn release_cached(&mut self) {
         self.release_by(|policy, supply| policy.release_cached(supply));
     }
@@ -204,7 +204,7 @@ impl<S: Source> Engine<S> {
         self.policy.set_retain(retain)
     }
 
-    /// Takes over a segment and its live blocks, as found in a recording. Returns `None` if the policy cannot.
+    /// Takes over a segment and its live blocks, as found in a recording. Returns `None` if the policy does not support this.
     pub fn adopt(&mut self, adopted: Adopted<'_>) -> Option<Vec<Block>> {
         let bytes = adopted.segment.bytes();
         let blocks = self.policy.adopt(adopted)?;
@@ -247,7 +247,7 @@ impl<S: Source> Engine<S> {
         &self.source
     }
 
-    /// Returns the source for changes, for example to tell a simulated one about progress on the device.
+    /// Returns a mutable reference to the source, for example to complete the events of a simulated one.
     pub fn source_mut(&mut self) -> &mut S {
         &mut self.source
     }

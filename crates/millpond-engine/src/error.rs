@@ -94,7 +94,7 @@ impl SourceError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// The request can never fit, whatever is freed first.
+    /// The request can never fit, even if all memory is freed.
     #[error("a request of {} can never fit: the limit is {}", display_size(*.requested), display_size(*.limit))]
     TooLarge {
         /// Bytes requested.

@@ -7,9 +7,9 @@
 //!
 //! ```text
 //!   Engine            counts, defers, checks        stats, meter, deferred
-//!     Policy          decides which block serves    policies/*, one file each
+//!     Policy          chooses a block               policies/*, one file each
 //!       Space         tiles segments into blocks    space
-//!       an index      finds free blocks by size     index: in order, or closely
+//!       an index      finds free blocks by size     index: exact or close fits
 //!     Supply          meters every source call      supply
 //!       Source        gives and takes ranges        source, simulated, wrappers
 //! ```

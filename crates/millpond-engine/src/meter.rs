@@ -129,7 +129,7 @@ impl Meter {
         self.handle_operations += 2 * handles;
     }
 
-    /// Counts an operation on the reserved memory that made nobody wait.
+    /// Counts an operation on the reserved memory that did not make the host wait.
     pub(crate) fn operated(&mut self) {
         self.operations += 1;
     }

@@ -93,8 +93,8 @@ pub trait Policy: Send {
     }
 
     /// Frees the last allocated block and allocates it again, if that would return the same block and leave the state
-    /// unchanged. The block was free before the allocation, and nothing has happened since. Returns `false` and does
-    /// nothing otherwise. In that case the caller frees and allocates separately.
+    /// unchanged. Otherwise returns `false` and does nothing, and the caller frees and allocates separately. The caller
+    /// ensures that the block was already free before its allocation, and that no other operation has followed.
     fn repeat(&mut self) -> bool {
         false
     }
@@ -110,7 +110,7 @@ pub trait Policy: Send {
     }
 
     /// Returns the bytes of free blocks that could be returned to the source now: whole page handles, or whole segments
-    /// where there are no handles. Visits every block, so it is meant for reports and tests.
+    /// on a device without pages. Visits every block, so it is meant for reports and tests.
     fn returnable_bytes(&self) -> u64 {
         let mut whole = WholeSegments::default();
         self.layout(&mut |piece| whole.see(piece));

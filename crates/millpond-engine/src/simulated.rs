@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A failure to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The n-th call that takes or commits memory, counted from 0, fails with a lack of memory.
+    /// The n-th call that [takes memory](crate::CallKind::takes_memory), counted from 0, fails with a lack of memory.
     OutOfMemoryAt(u64),
-    /// The n-th call that takes, commits, reserves or moves memory, counted from 0, fails with this driver code.
+    /// The n-th call that [can fail](crate::CallKind::can_fail), counted from 0, fails with this driver code.
     DriverErrorAt(u64, i32),
 }
 
@@ -95,23 +95,23 @@ impl Simulated {
         self
     }
 
-    /// Sets the bytes of the whole device, which a limit or other programs may leave to this program only in part. The
-    /// default is that they are unknown.
+    /// Sets the bytes of the whole device. The capacity may be only a part of them, because of a limit or other
+    /// programs. By default they are unknown.
     #[must_use]
     pub fn with_device_bytes(mut self, bytes: Option<u64>) -> Self {
         self.device = bytes;
         self
     }
 
-    /// Makes the device plain only, or both plain and paged.
+    /// Sets whether the device is both plain and paged, or plain only.
     #[must_use]
     pub fn with_paging(mut self, paged: bool) -> Self {
         self.paged = paged;
         self
     }
 
-    /// Lets handles be mapped at a second address, as a CUDA device does, or not, as a host's pages. The default is to
-    /// let them.
+    /// Sets whether handles can be mapped at a second address. CUDA devices support this, and the pages of a host do
+    /// not. The default is `true`.
     #[must_use]
     pub fn with_aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
@@ -496,7 +496,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_is_a_wall_and_a_refused_call_changes_nothing() {
+    fn a_call_beyond_the_capacity_is_refused_and_changes_nothing() {
         let mut device = Simulated::new().with_capacity(Some(10 << 20));
         let first = device.take(6 << 20).expect("fits");
         let refused = device.take(6 << 20).expect_err("too much");
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_strike_where_they_are_asked_to() {
+    fn faults_make_the_chosen_calls_fail() {
         let mut device =
             Simulated::new().with_faults([Fault::OutOfMemoryAt(1), Fault::DriverErrorAt(2, 700)]);
         let _kept = device.take(1 << 20).expect("call 0");
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn held_events_pass_only_when_told() {
+    fn held_events_complete_only_on_request() {
         let mut device = Simulated::new().hold_events();
         let event = device.record_event(3);
         assert!(!device.is_complete(event));

@@ -63,8 +63,8 @@ pub fn display_size(bytes: u64) -> impl fmt::Display {
     Size(bytes, Rounding::Nearest)
 }
 
-/// Formats bytes with a binary unit and up to two decimals, rounded up. A device of the printed size has at least so many
-/// bytes.
+/// Formats bytes with a binary unit and up to two decimals, rounded up. A device of the printed size has at least this
+/// number of bytes.
 #[must_use]
 pub fn display_size_up(bytes: u64) -> impl fmt::Display {
     Size(bytes, Rounding::Up)
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn parses_sizes_with_binary_and_decimal_units() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_rounded_up_is_enough_when_it_is_read_again() {
+    fn a_size_that_is_rounded_up_parses_to_at_least_the_same_size() {
         const MIB: u64 = 1 << 20;
         for (bytes, text) in [
             (3762 * MIB, "3.68 GiB"),

@@ -56,7 +56,7 @@ impl Range {
     }
 }
 
-/// A point in a stream's work. It is complete once the device has finished the work before it.
+/// A point in a stream's work. It is complete when the device has finished the work before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event(pub u64);
 
@@ -74,8 +74,8 @@ pub trait Source {
     /// Returns the total bytes of the device for this source, or `None` without a limit.
     fn capacity(&self) -> Option<u64>;
 
-    /// Returns the bytes of the whole device, of which the [capacity](Self::capacity) may be a part. Returns `None` if
-    /// they are unknown. The default is the capacity.
+    /// Returns the bytes of the whole device, or `None` if they are unknown. The [capacity](Self::capacity) may be only a
+    /// part of them. The default is the capacity.
     fn device_bytes(&self) -> Option<u64> {
         self.capacity()
     }
@@ -89,7 +89,7 @@ pub trait Source {
     /// Returns an error if memory or addresses run out, or if the source is paged only.
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError>;
 
-    /// Returns a whole segment, after the device has finished all earlier work.
+    /// Returns a whole segment to the source, after the device has finished all earlier work.
     fn give(&mut self, segment: Segment);
 
     /// Reserves addresses.
@@ -110,8 +110,8 @@ pub trait Source {
         handle_bytes: u64,
     ) -> Result<(), SourceError>;
 
-    /// Releases the pages of `[offset, offset + bytes)`, which are whole handles. Returns the number of handles. No
-    /// stale mapping of these handles is left.
+    /// Releases the pages of `[offset, offset + bytes)`, which are whole handles. Returns the number of handles. The
+    /// caller has ended all stale mappings of these handles.
     ///
     /// Returns only after the device has finished all earlier work. Unmapping has no stream, and policies rely on this
     /// wait.
@@ -123,7 +123,7 @@ pub trait Source {
     /// Like [`decommit`](Self::decommit), this waits until the device has finished all earlier work.
     ///
     /// # Errors
-    /// Returns an error if the driver refuses. The pages are then where they were.
+    /// Returns an error if the driver refuses. The pages have not moved then.
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError>;
 
     /// Returns whether handles can be mapped at a second address, by [`alias`](Self::alias).
@@ -139,7 +139,8 @@ pub trait Source {
     /// ordered after the last use of the old addresses may use the new ones.
     ///
     /// # Errors
-    /// Returns an error if the source has no second mappings, or if the driver refuses. Nothing has changed then.
+    /// Returns an error if the source does not support second mappings, or if the driver refuses. Nothing has changed
+    /// then.
     fn alias(&mut self, parts: &[(&Range, u64, u64)], to: (&Range, u64)) -> Result<u64, SourceError> {
         let _ = (parts, to);
         Err(SourceError::Unsupported {
@@ -148,7 +149,7 @@ pub trait Source {
     }
 
     /// Ends the stale mappings of `[address, address + bytes)`, which are whole handles. Returns the number of handles.
-    /// The work that uses these addresses has completed.
+    /// The caller ensures that the work that uses these addresses has completed.
     fn unmap(&mut self, address: u64, bytes: u64) -> u64 {
         let _ = (address, bytes);
         0
@@ -159,14 +160,14 @@ pub trait Source {
         false
     }
 
-    /// Replaces one committed handle, `[offset, offset + bytes)`, by handles of a page each under the parts that are
-    /// kept. Copies the contents of these parts, and returns the rest of the handle. Each part is given as its offset in
-    /// the range and its bytes, in whole pages. Addresses and contents of the parts stay the same. No stale mapping of the
-    /// handle is left.
+    /// Replaces one committed handle, `[offset, offset + bytes)`, by handles of a page each under the parts that are kept.
+    /// Copies the contents of these parts, and returns the rest of the handle. Each part is given as its offset in the
+    /// range and its bytes, in whole pages. Addresses and contents of the parts stay the same. The caller has ended all
+    /// stale mappings of the handle.
     ///
     /// The new handles exist before the old one is released, so the device needs free memory for the kept parts. Like
-    /// [`decommit`](Self::decommit), this waits until the device has finished all earlier work. Nobody may submit work
-    /// that uses the kept parts before it returns.
+    /// [`decommit`](Self::decommit), this waits until the device has finished all earlier work. No work that uses the kept
+    /// parts may be submitted before it returns.
     ///
     /// # Errors
     /// Returns an error if the source cannot do this, if memory runs out, or if the driver refuses. Nothing has changed
@@ -184,7 +185,7 @@ pub trait Source {
         })
     }
 
-    /// Returns reserved addresses. Nothing may be mapped there.
+    /// Returns reserved addresses to the source. Nothing may be mapped at them.
     fn release(&mut self, range: Range);
 
     /// Records an event at the present end of a stream's work.
@@ -200,7 +201,7 @@ pub trait Source {
     fn synchronize(&mut self);
 
     /// Waits until the device uses no stale mapping any more. Unlike after [`synchronize`](Self::synchronize), the engine
-    /// makes no waiting block free, so the wait changes no placement.
+    /// frees no waiting block, so this wait changes no placement.
     fn wait_for_mappings(&mut self) {
         self.synchronize();
     }

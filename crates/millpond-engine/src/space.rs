@@ -257,8 +257,8 @@ impl Space {
         rest
     }
 
-    /// Splits a block such that one block has exactly `bytes` from `start` on. Returns that block, and the parts before
-    /// and after it.
+    /// Splits a block so that one block begins at `start` and has exactly `bytes` bytes. Returns that block, and the
+    /// parts before and after it.
     pub fn isolate(&mut self, id: BlockId, start: u64, bytes: u64) -> (BlockId, [Option<BlockId>; 2]) {
         let (before, id) = match start.saturating_sub(self.address(id)) {
             0 => (None, id),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn room_made_in_advance_holds_no_block() {
+    fn reserved_space_contains_no_block() {
         let mut space = Space::new();
         let first = space.add_segment(0, 100, 0, 0, State::Free);
         space.expect(3);
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not merged")]
-    fn the_check_sees_unmerged_neighbours() {
+    fn check_detects_unmerged_neighbours() {
         let mut space = Space::new();
         let whole = space.add_segment(0, 100, 0, 0, State::Free);
         space.split(whole, 50);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_two_owners_stay_apart() {
+    fn check_accepts_free_neighbours_of_different_owners() {
         let mut space = Space::new();
         let whole = space.add_segment(0, 100, 0, 0, State::Free);
         let rest = space.split(whole, 50);

@@ -1,8 +1,8 @@
 //! Old mappings of pages that were mapped again at another address.
 //!
 //! Earlier work may still use the old addresses, so an old mapping stays in place. Each one has an event that is complete
-//! when this work is. A mapping ends only after its event is complete. The host waits
-//! before more than [`MOST`] handles have an old mapping.
+//! when this work has completed. A mapping ends only after its event is complete. The host waits before more than
+//! [`MOST`] handles have an old mapping.
 
 use crate::meter::Meter;
 use crate::source::{Event, Source};
@@ -16,7 +16,7 @@ const MOST: u64 = 8192;
 struct Mapping {
     bytes: u64,
     handles: u64,
-    /// Complete once no work uses the addresses any more.
+    /// Complete when no work uses the addresses any more.
     event: Event,
 }
 
@@ -76,7 +76,7 @@ impl Stale {
         }
     }
 
-    /// Returns whether the host has to wait for the device before old mappings of `handles` more are added.
+    /// Returns whether the host has to wait for the device before old mappings of `handles` more handles are added.
     pub(crate) fn is_full(meter: &Meter, handles: u64) -> bool {
         meter.stale_mappings.current + handles > MOST
     }

@@ -153,7 +153,8 @@ impl<'a> Supply<'a> {
         self.source.reserve(bytes)
     }
 
-    /// Reserves `most` contiguous addresses, or half as many as long as that fails, but at least `least`.
+    /// Reserves `most` contiguous addresses. Halves the number after each failure, but not below `least`. Rounds the
+    /// number up to a multiple of `multiple`.
     ///
     /// This is for policies that reserve all the addresses that they could ever need. A device has pebibytes of
     /// addresses, but a process usually has only 128 TiB for everything.
@@ -205,7 +206,8 @@ impl<'a> Supply<'a> {
                 Ok(())
             }
             Err(error) => {
-                // The driver creates handles one by one. The handles that fitted were created and are released.
+                // The driver creates handles one by one. The handles for which there was memory were created, and are
+                // released again.
                 let made = free.map_or(0, |f| f / handle_bytes.max(1)).min(handles);
                 self.meter.calls.create += (made + 1).min(handles);
                 self.meter.calls.release += made;
@@ -231,7 +233,7 @@ impl<'a> Supply<'a> {
     /// Moves the pages of one part of a range to another place. The host waits for the device.
     ///
     /// # Errors
-    /// Returns an error if the driver refuses. The pages are then where they were.
+    /// Returns an error if the driver refuses. The pages have not moved then.
     pub fn move_pages(
         &mut self,
         from: (&Range, u64),
@@ -381,8 +383,8 @@ impl<'a> Supply<'a> {
         self.source.record_event(stream.0)
     }
 
-    /// Makes one stream wait on the device for the other stream's work so far, so that it may reuse the other's memory.
-    /// Records an event unless `event` is given.
+    /// Makes the stream `taker` wait on the device for the work of `owner` so far, so that `taker` may reuse memory of
+    /// `owner`. Records an event unless `event` is given.
     pub fn order_after(&mut self, taker: Stream, owner: Stream, event: Option<Event>) {
         let event = match event {
             Some(event) => event,
@@ -460,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_counted_beside_the_calls_that_were_about_them() {
+    fn pages_and_handles_are_counted_for_each_kind_of_call() {
         let mut device = Simulated::new().with_capacity(Some(64 * MIB));
         let (mut meter, mut deferred) = (Meter::default(), Deferred::default());
         let mut supply = Supply::new(&mut device, &mut meter, &mut deferred);

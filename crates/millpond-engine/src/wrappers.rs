@@ -41,7 +41,7 @@ pub trait SourceWrapper {
     /// Returns the inner source.
     fn inner(&self) -> &Self::Inner;
 
-    /// Returns the inner source for calls.
+    /// Returns a mutable reference to the inner source.
     fn inner_mut(&mut self) -> &mut Self::Inner;
 
     /// Returns the capacity of this source, given that of the inner source.

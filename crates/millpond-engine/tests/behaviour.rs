@@ -12,51 +12,51 @@ macro_rules! policy_behaviour {
             placement::{
                 alignment,
                 blocks_are_distinct,
-                nothing_is_a_block_too,
-                too_much_is_an_error,
+                a_request_of_zero_bytes_gets_its_own_block,
+                a_request_that_no_device_can_serve_is_an_error,
                 a_freed_block_is_reused,
                 groups_share_nothing,
                 the_same_calls_give_the_same_addresses,
             }
             repeats::{
-                an_engine_repeats_itself_only_where_it_would,
+                repeat_has_the_same_effect_as_a_free_and_an_allocation,
             }
             streams::{
-                another_stream_takes_only_after_a_wait,
+                another_stream_reuses_memory_only_after_a_wait,
                 small_blocks_of_many_streams,
-                a_block_waits_for_foreign_streams,
-                each_of_several_foreign_streams_counts,
+                a_freed_block_waits_for_another_stream_that_used_it,
+                a_freed_block_waits_for_every_stream_that_used_it,
             }
             exhaustion::{
-                the_refusal_tells_the_state,
-                waiting_blocks_serve_when_nothing_else_does,
-                nothing_waits_while_a_stream_is_captured,
-                cached_blocks_give_way_to_a_large_one,
-                small_blocks_of_all_streams_give_way_too,
-                capacity_is_never_passed,
-                release_gives_back_what_no_block_uses,
+                a_refusal_reports_the_free_and_the_cached_memory,
+                blocks_that_wait_for_a_stream_are_freed_when_memory_runs_out,
+                no_call_waits_while_a_stream_is_captured,
+                cached_blocks_are_returned_for_a_large_request,
+                small_blocks_of_all_streams_make_room_for_a_large_request,
+                the_capacity_is_never_exceeded,
+                release_returns_memory_that_no_block_uses,
             }
             faults::{
                 no_memory_at_each_call,
                 a_driver_error_at_each_call,
-                a_driver_error_is_told_as_such,
+                a_driver_error_is_reported_as_an_error_of_the_source,
                 no_memory_at_each_call_between_compactions_and_ticks,
                 a_driver_error_at_each_call_between_compactions_and_ticks,
             }
             compaction::{
                 blocks_keep_their_places_and_contents,
-                nothing_that_lives_keeps_nothing,
-                only_what_lives_holds_memory,
-                free_memory_is_given_back,
-                memory_that_waited_for_streams_is_given_back,
-                a_compacted_pool_serves_on,
-                time_changes_no_block,
-                passed_events_are_found_at_a_tick,
+                without_live_blocks_all_memory_is_returned,
+                after_a_compaction_no_free_handle_or_segment_is_kept,
+                a_compaction_returns_all_returnable_memory,
+                memory_that_waited_for_streams_is_returned,
+                a_compacted_pool_serves_further_requests,
+                ticks_do_not_change_live_blocks,
+                completed_events_are_found_at_a_tick,
             }
             account::{
-                an_empty_engine_has_no_ratios,
+                the_ratios_of_an_empty_engine_are_zero,
                 peaks_are_exact,
-                figures_are_those_of_the_calls,
+                stats_match_the_calls,
             }
         );)*
     };

@@ -121,7 +121,7 @@ proptest! {
         program in program(200),
     ) {
         let conf = TorchConf::default();
-        // The device is unknown, or others hold a part of it.
+        // The size of the device is unknown, or other programs hold a part of it.
         let bytes = capacity.zip(others).map(|(capacity, others)| capacity + others);
         let device = Simulated::new().with_capacity(capacity).with_device_bytes(bytes);
         let mut model = NaiveExpandable::new(&conf, Device::new(capacity), bytes);
@@ -152,9 +152,9 @@ proptest! {
         }
     }
 
-    /// The same with settings under which `millpond` moves as much as possible and returns memory early.
+    /// Runs random programs with settings under which `millpond` moves as much as possible and returns memory early.
     #[test]
-    fn no_program_breaks_moving(conf in millpond_conf(), capacity in capacity(), faults in faults(), program in program(400)) {
+    fn no_program_breaks_a_policy_that_moves_pages(conf in millpond_conf(), capacity in capacity(), faults in faults(), program in program(400)) {
         let settings = Settings { millpond: conf, ..Settings::default() };
         for policy in ["millpond", "planned"] {
             let device = Simulated::new().with_capacity(capacity).with_faults(faults.clone());

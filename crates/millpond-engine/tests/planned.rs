@@ -85,7 +85,7 @@ fn training(layers: usize) -> Vec<Slot> {
 }
 
 #[test]
-fn a_repeated_step_needs_no_call_and_no_more_than_lives() {
+fn a_repeated_step_needs_no_driver_call_and_little_extra_memory() {
     let mut driver = Driver::new("planned", Simulated::new());
     let weights: Vec<u64> = (0..9)
         .map(|_| driver.allocate(request(5 * MIB, 0, 0)).expect("memory"))
@@ -126,7 +126,7 @@ fn repeat_scaled(driver: &mut Driver, step: &[Slot]) {
 }
 
 #[test]
-fn steps_of_other_sizes_have_one_plan() {
+fn steps_of_smaller_sizes_share_one_plan() {
     let step = training(40);
     let mut driver = Driver::new("planned", Simulated::new());
     repeat_scaled(&mut driver, &step);
@@ -191,7 +191,7 @@ fn a_marked_step_is_planned_at_once() {
 }
 
 #[test]
-fn one_odd_step_is_served_and_the_plan_goes_on() {
+fn the_plan_continues_after_a_step_that_deviates() {
     let mut driver = Driver::new("planned", Simulated::new());
     let step = training(40);
     let planned = repeat(&mut driver, &step, 5, &[]).pop().expect("five rounds");
@@ -206,7 +206,7 @@ fn one_odd_step_is_served_and_the_plan_goes_on() {
 }
 
 #[test]
-fn a_compaction_takes_the_plans_memory_too() {
+fn a_compaction_also_returns_the_plans_memory() {
     let mut driver = Driver::new("planned", Simulated::new());
     let weights = driver.allocate(request(5 * MIB, 0, 0)).expect("memory");
     let step = training(40);
@@ -225,7 +225,7 @@ fn a_compaction_takes_the_plans_memory_too() {
 }
 
 #[test]
-fn a_plan_that_serves_nobody_is_let_go_with_time() {
+fn an_unused_plan_is_dropped_after_the_decay_time() {
     let mut driver = Driver::new("planned", Simulated::new());
     let step = training(40);
     repeat(&mut driver, &step, 6, &[]);
@@ -250,7 +250,7 @@ fn a_plan_that_serves_nobody_is_let_go_with_time() {
 }
 
 #[test]
-fn a_program_that_changes_gets_the_plans_memory_back() {
+fn a_program_that_changes_reuses_the_plans_memory() {
     let mut driver = Driver::new("planned", Simulated::new());
     repeat(&mut driver, &training(40), 5, &[]);
     let peak = driver.engine.stats().reserved.peak;
@@ -267,7 +267,7 @@ fn a_program_that_changes_gets_the_plans_memory_back() {
 }
 
 #[test]
-fn a_plan_gives_way_where_memory_is_short() {
+fn a_plan_is_dropped_when_memory_is_short() {
     let step = training(40);
     let mut driver = Driver::new("planned", Simulated::new().with_capacity(Some(160 * MIB)));
     repeat(&mut driver, &step, 5, &[]);
@@ -292,7 +292,7 @@ fn step_of(step: &[Slot]) -> Step {
 }
 
 #[test]
-fn a_saved_plan_is_followed_from_its_steps_first_return() {
+fn a_saved_plan_is_followed_from_the_second_step_on() {
     let step = training(40);
     let saved = solve(step_of(&step)).to_text();
     let plan = Plan::from_text(&saved).expect("a plan");
@@ -330,7 +330,7 @@ fn a_saved_plan_waits_for_its_whole_step() {
 }
 
 #[test]
-fn a_saved_plan_of_varying_sizes_is_followed_once_its_step_is_found() {
+fn a_saved_plan_of_varying_sizes_is_followed_after_its_step_is_found() {
     let step = training(40);
     let mut both = step_of(&step);
     for (slot, smaller) in both.slots.iter_mut().zip(step_of(&scaled(&step, 50)).slots) {
@@ -355,7 +355,7 @@ impl Planner for Idle {
 }
 
 #[test]
-fn without_a_plan_everything_is_served_all_the_same() {
+fn requests_are_served_without_a_plan() {
     let mut policy = policies::build("planned", &Settings::default()).expect("a policy");
     policy.set_planner(Box::new(Idle));
     let mut engine = Engine::new(policy, Simulated::new());
@@ -397,7 +397,7 @@ proptest! {
 
     /// The driver compares every result with its own records: no overlap, no missing wait, no lost byte.
     #[test]
-    fn whatever_goes_otherwise_no_block_overlaps_and_no_byte_is_lost(step in slots(), odd in odd(), hold in any::<bool>()) {
+    fn deviations_from_the_plan_cause_no_overlap_and_lose_no_byte(step in slots(), odd in odd(), hold in any::<bool>()) {
         let device = if hold { Simulated::new().hold_events() } else { Simulated::new() };
         let mut driver = Driver::new("planned", device);
         driver.allocate(request(3 * MIB, 0, 0)).expect("memory");
@@ -409,7 +409,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_on_a_small_device(step in slots(), odd in odd(), mib in 4u64..40) {
+    fn deviations_from_the_plan_cause_no_overlap_on_a_small_device(step in slots(), odd in odd(), mib in 4u64..40) {
         let mut driver = Driver::new("planned", Simulated::new().with_capacity(Some(mib * MIB)));
         repeat(&mut driver, &step, 24, &odd);
     }

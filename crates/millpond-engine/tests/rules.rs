@@ -31,7 +31,7 @@ fn bfc_doubles_its_regions() {
 }
 
 #[test]
-fn bfc_keeps_a_rest_smaller_than_the_request() {
+fn bfc_does_not_split_off_a_remainder_smaller_than_the_request() {
     let mut driver = unlimited("bfc");
     for bytes in [MIB, 600 * KIB] {
         bytes_of(&mut driver, bytes);
@@ -53,7 +53,7 @@ fn bfc_keeps_a_rest_smaller_than_the_request() {
 }
 
 #[test]
-fn bfc_backs_off_by_tenths_and_takes_what_is_left() {
+fn bfc_requests_a_tenth_less_after_each_refusal() {
     let mut driver = limited("bfc", 7 * MIB);
     bytes_of(&mut driver, MIB);
     bytes_of(&mut driver, 3 * MIB);
@@ -70,7 +70,7 @@ fn bfc_backs_off_by_tenths_and_takes_what_is_left() {
 }
 
 #[test]
-fn rmm_pool_grows_by_what_it_has() {
+fn rmm_pool_doubles_when_it_grows() {
     let mut driver = unlimited("rmm-pool");
     for (bytes, held) in [(MIB, 1), (KIB, 2), (5 * MIB, 7), (512 * KIB, 7), (5 * MIB, 14)] {
         assert_eq!(bytes_of(&mut driver, bytes), bytes);
@@ -111,7 +111,7 @@ fn rmm_arena_takes_half_and_waits_for_large_frees() {
 }
 
 #[test]
-fn rmm_arena_backs_what_it_touches_where_there_is_no_limit() {
+fn rmm_arena_backs_only_used_memory_on_a_device_without_a_limit() {
     let mut driver = unlimited("rmm-arena");
     bytes_of(&mut driver, 100);
     assert_eq!(reserved(&driver), 2 * MIB);
@@ -135,7 +135,7 @@ fn cuda_async_remaps_when_the_device_is_full() {
 }
 
 #[test]
-fn pow2_reuses_the_warmest_block_of_exactly_the_class() {
+fn pow2_reuses_the_most_recently_freed_block_of_the_same_class() {
     let mut driver = unlimited("pow2");
     assert_eq!(bytes_of(&mut driver, 5 * MIB), 8 * MIB);
     assert_eq!(bytes_of(&mut driver, 8 * MIB), 8 * MIB);
@@ -153,7 +153,7 @@ fn pow2_reuses_the_warmest_block_of_exactly_the_class() {
 }
 
 #[test]
-fn buckets_are_filled_by_threes() {
+fn buckets_grow_by_three_blocks() {
     let mut driver = unlimited("buckets");
     for (call, taken) in [1, 1, 1, 2, 2, 2, 3].into_iter().enumerate() {
         assert_eq!(bytes_of(&mut driver, 40 * KIB), 64 * KIB);
@@ -172,7 +172,7 @@ fn buckets_are_filled_by_threes() {
 }
 
 #[test]
-fn none_asks_the_driver_each_time() {
+fn none_calls_the_driver_for_each_block() {
     let mut driver = unlimited("none");
     for _ in 0..5 {
         bytes_of(&mut driver, 1000);
@@ -187,8 +187,8 @@ fn none_asks_the_driver_each_time() {
 fn torch_native_returns_old_blocks_above_the_threshold() {
     let fraction = "per_process_memory_fraction:1.0";
     for (conf, reserved_after) in [
-        // 258 MiB are reserved where 200 are allowed. The free blocks are 4, 3 and 2 searches old, so the two that are at least
-        // as old as the mean are returned.
+        // 258 MiB are reserved, and the threshold is 200 MiB. The free blocks are 4, 3 and 2 searches old, so the two that are
+        // at least as old as the mean are returned.
         (format!("garbage_collection_threshold:0.5,{fraction}"), 196 * MIB),
         // That is not enough, so the third one is returned as well.
         (format!("garbage_collection_threshold:0.05,{fraction}"), 112 * MIB),
@@ -217,7 +217,7 @@ fn torch_native_returns_old_blocks_above_the_threshold() {
 }
 
 #[test]
-fn only_policies_that_keep_memory_by_settings_accept_new_ones() {
+fn only_policies_with_retain_settings_accept_new_ones() {
     for (policy, accepts) in [("millpond", true), ("planned", true), ("torch-native", false)] {
         let mut driver = unlimited(policy);
         let changed = driver.engine.set_retain(&RetainConf::default());
@@ -226,7 +226,7 @@ fn only_policies_that_keep_memory_by_settings_accept_new_ones() {
 }
 
 #[test]
-fn peaks_begin_again_at_the_present_values() {
+fn reset_peaks_sets_each_peak_to_its_current_value() {
     let mut driver = unlimited("millpond");
     bytes_of(&mut driver, 8 * MIB);
     bytes_of(&mut driver, 6 * MIB);

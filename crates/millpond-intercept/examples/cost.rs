@@ -1,4 +1,4 @@
-//! Measures what a recorded call costs: `cargo run -p millpond-intercept --example cost`. It takes a C compiler.
+//! Measures what a recorded call costs: `cargo run -p millpond-intercept --example cost`. It needs a C compiler.
 //!
 //! A client calls an empty driver in pairs of an allocation and a free. Each round runs the client without the library, with it, and with it but without
 //! stacks.

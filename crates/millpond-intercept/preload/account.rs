@@ -1,11 +1,11 @@
-//! What the process holds of each device, and the limit.
+//! Counts the memory that the process holds on each device, and applies the limit.
 
 use crate::format::{Memory, kind};
 use crate::live::{Held, Live, Space};
 use crate::log::{Event, Written};
 use crate::state::{self, Inner};
 
-/// The most devices and pools that are told apart.
+/// The most devices, and the most pools, that are counted.
 const DEVICES: usize = 64;
 const POOLS: usize = 256;
 
@@ -14,9 +14,9 @@ pub(crate) struct Account {
     live: Live,
     /// Bytes of each device that count against the limit, without those of pools.
     used: [u64; DEVICES],
-    /// Pools whose reserved bytes are known: the handle, the device, the reserved bytes, and those of its blocks. A free entry has the handle 0.
+    /// The known pools. A free entry has the handle 0.
     pools: [PoolBytes; POOLS],
-    /// The devices of contexts.
+    /// The known contexts and their devices. A free entry has the context 0.
     contexts: [(u64, i32); DEVICES],
     /// The primary context of each device, or 0 if it is not known.
     primary: [u64; DEVICES],
@@ -76,7 +76,8 @@ impl Account {
         self.used.get_mut(usize::try_from(device).ok()?)
     }
 
-    /// Returns the bytes of a device that count against the limit. A pool counts with what it has reserved.
+    /// Returns the bytes of a device that count against the limit. A pool counts with its reserved or its allocated bytes, whichever is
+    /// larger.
     pub(crate) fn total(&mut self, device: i32) -> u64 {
         let plain = self.used(device).map_or(0, |used| *used);
         let pools = self
@@ -88,7 +89,7 @@ impl Account {
         })
     }
 
-    /// Returns the entry of a pool, and makes one if there is none.
+    /// Returns the entry of a pool, or adds one. Returns `None` if the table is full.
     fn pool(&mut self, handle: u64, device: i32) -> Option<&mut PoolBytes> {
         let found = self.pools.iter().position(|pool| pool.handle == handle);
         let at = found.or_else(|| self.pools.iter().position(|pool| pool.handle == 0))?;
@@ -126,7 +127,7 @@ impl Account {
         }
     }
 
-    /// Returns the device of a pool that was created here.
+    /// Returns the device of a known pool that was not destroyed.
     pub(crate) fn device_of_pool(&self, handle: u64) -> Option<i32> {
         let pool = self
             .pools
@@ -233,7 +234,7 @@ pub(crate) fn admit(request: &Request) -> bool {
     state::with(admit).unwrap_or(true)
 }
 
-/// Records what the driver answered to a request that was admitted. `address` is that of the memory.
+/// Records the driver's answer to an admitted request. `address` is the address or the handle of the memory.
 pub(crate) fn answered(request: &Request, space: Space, result: i32, address: u64) {
     const OUT_OF_MEMORY: i32 = 2;
     let _ = state::with(|state| {
@@ -251,7 +252,7 @@ pub(crate) fn answered(request: &Request, space: Space, result: i32, address: u6
 }
 
 fn keep(state: &mut Inner, request: &Request, space: Space, address: u64) {
-    // Two blocks never have one address at a time, so the end of the first was not seen.
+    // Two live blocks never have the same address, so the free of the first block was not recorded.
     if let Some(before) = state.account.remove(space, address) {
         end(state, before, request.stream, 0);
     }
@@ -268,7 +269,7 @@ fn keep(state: &mut Inner, request: &Request, space: Space, address: u64) {
     });
 }
 
-/// Records that a request which was admitted exceeds the limit after all.
+/// Records that an admitted request exceeds the limit after all.
 pub(crate) fn refuse(request: &Request) {
     let _ = state::with(|state| {
         state
@@ -338,7 +339,7 @@ fn shrink(state: &mut Inner, handle: u64) {
     reserve(state, handle, device, Memory::Pool, before, allocated);
 }
 
-/// Records a change of what a pool has reserved.
+/// Records a change of the bytes that a pool has reserved.
 fn reserve(state: &mut Inner, owner: u64, device: i32, memory: Memory, before: u64, now: u64) {
     if before == now {
         return;
@@ -361,7 +362,7 @@ fn reserve(state: &mut Inner, owner: u64, device: i32, memory: Memory, before: u
 }
 
 impl Freed {
-    /// Returns the memory.
+    /// Returns the freed memory.
     pub(crate) fn held(&self) -> &Held {
         &self.held
     }
@@ -405,7 +406,8 @@ pub(crate) fn context_ended(context: u64) {
     });
 }
 
-/// Records what a pool, or the graphs of a device, have reserved now. Returns the bytes of the device that count.
+/// Records the bytes that a pool, or the graphs of a device, have reserved now. Returns the bytes of the device that count against the
+/// limit.
 pub(crate) fn reserved(handle: u64, device: i32, memory: Memory, reserved: u64) -> u64 {
     state::with(|state| {
         let Some(pool) = state.account.pool(handle, device) else {
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_if_another_gets_its_address() {
+    fn a_block_ends_if_a_new_block_gets_its_address() {
         allocate(&request(Memory::Device, 40, 700, 0), 0x1000);
         allocate(&request(Memory::Device, 40, 300, 0), 0x1000);
         assert_eq!(total(40), Some(300));
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_may_get_the_handle_of_one_that_is_over() {
+    fn a_new_pool_may_reuse_the_handle_of_a_destroyed_pool() {
         let begin = |device| state::with(|state| state.account.pool_begins(77, device));
         begin(41);
         allocate(&request(Memory::Pool, 41, 500, 77), 0x2000);
@@ -477,12 +479,12 @@ mod tests {
         );
         assert!(free(Space::Device, 0x2000, 0, 0).is_some());
         assert_eq!((total(41), total(42)), (Some(0), Some(500)));
-        // The driver says what the new pool has reserved.
+        // The driver reports the bytes that the new pool has reserved.
         assert_eq!(reserved(77, 42, Memory::Pool, 0), 0);
     }
 
     #[test]
-    fn a_context_ends_all_its_blocks() {
+    fn the_end_of_a_context_frees_all_its_blocks() {
         for at in 0..3000 {
             let context = if at % 3 == 0 { 9 } else { 8 };
             allocate(

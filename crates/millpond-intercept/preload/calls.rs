@@ -1,7 +1,7 @@
-//! The functions that programs call in place of the driver's. Each calls the driver's function of its name.
+//! The functions that replace those of the driver in a program. Each calls the driver's function of the same name.
 //!
 //! # Invariant
-//! A pointer from the program is null, or points to what the driver reads or writes in the same call.
+//! A pointer from the program is null, or points to data that the driver reads or writes in the same call.
 
 mod array;
 mod context;
@@ -18,10 +18,10 @@ use crate::format::Memory;
 use crate::{stack, state};
 use std::ffi::{CStr, c_int};
 
-/// The driver's codes.
+/// The driver's code `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
 
-/// A function of this library that stands for one of the driver's.
+/// A function of this library, and the driver's function that it replaces.
 pub(crate) struct Hook {
     pub(crate) slot: &'static Slot,
     pub(crate) function: *const (),
@@ -32,10 +32,10 @@ pub(crate) struct Hook {
 macro_rules! calls {
     ($($name:ident($($argument:ident: $type:ty),*) $body:block)*) => {
         $(
-            /// Stands for the driver's function of this name.
+            /// Replaces the driver's function of this name.
             ///
             /// # Safety
-            /// The contract is that of the driver.
+            /// The contract of the driver's function.
             #[cfg_attr(preloaded, unsafe(no_mangle))]
             #[allow(non_snake_case, unreachable_pub)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
@@ -71,7 +71,7 @@ pub(crate) fn hooks() -> impl Iterator<Item = &'static Hook> + Clone {
     FILES.into_iter().flatten()
 }
 
-/// Returns the function of this library that stands for the driver's function of this name.
+/// Returns the function of this library that replaces the driver's function of this name.
 pub(crate) fn hook(name: &CStr) -> Option<&'static Hook> {
     hooks().find(|hook| hook.slot.name == name)
 }
@@ -93,7 +93,7 @@ fn field<T: Copy + Default>(of: *const std::ffi::c_void, offset: usize) -> T {
     value(of.wrapping_byte_add(offset).cast())
 }
 
-/// Writes a value to a place of the program.
+/// Writes a value to an address of the program, unless the address is null.
 fn set<T>(at: *mut T, value: T) {
     if !at.is_null() {
         // SAFETY: by the invariant of this module.
@@ -111,7 +111,7 @@ fn current() -> (u64, i32) {
     (context, known.unwrap_or_else(|| meet(context)))
 }
 
-/// Asks for the device of a context that was not seen before, and records how much of it is in use.
+/// Queries the device of the current context, which was not known before, and records how much memory of the device is in use.
 #[cold]
 fn meet(context: u64) -> i32 {
     let mut device = 0;
@@ -123,7 +123,7 @@ fn meet(context: u64) -> i32 {
     device
 }
 
-/// Returns a request of memory that belongs to the current context.
+/// Returns a request for memory that belongs to the current context.
 #[inline(never)]
 fn request(memory: Memory, bytes: usize, taken: u64) -> Request {
     let (context, device) = current();

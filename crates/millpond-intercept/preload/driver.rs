@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //! A function is called with the arguments that the program passed to the function of the same name, or with pointers to variables of this
-//! library. So the contract of the driver is kept if the program keeps it.
+//! library. So the contract of the driver is fulfilled if the program fulfils it.
 
 use crate::lookup;
 use crate::sys;
@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The result of a call to a function that the driver does not have: `CUDA_ERROR_NOT_FOUND`.
 pub(crate) const NOT_FOUND: i32 = 500;
 
-/// The place of a function of the driver, or null if it was not looked up yet.
+/// A function of the driver, and its address, which is null until the function is found.
 pub(crate) struct Slot {
     pub(crate) name: &'static CStr,
     at: AtomicPtr<c_void>,
 }
 
 impl Slot {
-    /// Keeps the place at which the program or this library found the function. Returns whether it was not known.
+    /// Stores the address at which the program or this library found the function, unless an address is stored already. Returns whether
+    /// it was stored.
     pub(crate) fn keep(&self, at: *mut c_void) -> bool {
         let kept = self
             .at
@@ -49,7 +50,7 @@ impl Slot {
 
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
-        /// The places of the functions.
+        /// The addresses of the functions.
         #[allow(non_upper_case_globals)]
         pub(crate) mod slots {
             use super::*;

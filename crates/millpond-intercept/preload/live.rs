@@ -1,4 +1,4 @@
-//! A table of what the process holds. It is valid when it is all zeros, and it never calls the allocator of the program.
+//! A table of the memory that the process holds. It is valid when it is all zeros, and it never calls the allocator of the program.
 
 use crate::format::Memory;
 use crate::sys;
@@ -19,7 +19,7 @@ pub(crate) enum Space {
     Array = 5,
 }
 
-/// Something that the process holds.
+/// Memory that the process holds, or a mapping of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) key: u64,
@@ -30,11 +30,11 @@ pub(crate) struct Held {
     pub(crate) users: u32,
     pub(crate) bytes: u64,
     pub(crate) requested: u64,
-    /// The context, the pool or the handle to which it belongs.
+    /// The context, the pool or the handle to which the memory belongs.
     pub(crate) owner: u64,
 }
 
-/// An open-addressing table with linear probing. An empty slot has the space 0.
+/// An open-addressing table with linear probing. An empty slot is `None`.
 pub(crate) struct Live {
     slots: *mut Option<Held>,
     capacity: usize,
@@ -54,7 +54,7 @@ impl Live {
         if self.capacity == 0 {
             return &mut [];
         }
-        // SAFETY: `grow` mapped this many slots, and only this table uses them. Zeros are written as `None` there.
+        // SAFETY: `grow` mapped this many slots and initialized each of them. Only this table uses them.
         unsafe { std::slice::from_raw_parts_mut(self.slots, self.capacity) }
     }
 
@@ -68,7 +68,7 @@ impl Live {
         for at in 0..capacity {
             // SAFETY: the mapping has `capacity` slots, and a mapping is aligned to a page.
             let slot = unsafe { slots.add(at) };
-            // SAFETY: the slot is in the mapping, which nobody else uses.
+            // SAFETY: the slot is in the mapping, which nothing else uses.
             unsafe { slot.write(None) };
         }
         let mut larger = Self {
@@ -97,7 +97,7 @@ impl Live {
         None
     }
 
-    /// Adds an entry, and replaces one with the same key. Without memory for a larger table the entry is not kept.
+    /// Adds an entry, or replaces the one with the same key. Drops the entry if there is no memory for a larger table.
     pub(crate) fn insert(&mut self, held: Held) {
         if let Some(at) = self.place(held.space, held.key) {
             self.slots()[at] = Some(held);

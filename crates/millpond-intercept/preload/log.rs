@@ -33,7 +33,7 @@ pub(crate) struct Event {
 pub(crate) struct Log {
     /// The number in the file's name.
     number: u32,
-    /// Whether the file could not be made or extended. Nothing is written then.
+    /// Whether the file could not be created or extended. Then nothing is written.
     failed: bool,
     chunk: *const AtomicU64,
     header: *const AtomicU64,
@@ -73,7 +73,7 @@ impl Room {
 }
 
 impl Log {
-    /// Reserves words. Begins the log with the first call.
+    /// Reserves words. The first call begins the log.
     fn room(&mut self, words: usize) -> Option<Room> {
         if self.chunk.is_null() && !self.failed {
             self.failed = state::settings()
@@ -102,7 +102,7 @@ impl Log {
         }
     }
 
-    /// Creates the file. A process that replaced itself has a file already, so the name gets a number.
+    /// Creates the file. If the process has called `exec`, it already has a file, so the name contains a number.
     #[cold]
     fn begin(&mut self, settings: &Settings) -> Option<()> {
         let process = std::process::id();
@@ -148,7 +148,7 @@ impl Log {
         Some(())
     }
 
-    /// Writes an event with the time of now.
+    /// Writes an event with the current time.
     pub(crate) fn event(&mut self, event: &Event) -> Option<Written> {
         let thread = self.thread();
         let room = self.room(EVENT)?;

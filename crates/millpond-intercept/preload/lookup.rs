@@ -1,7 +1,7 @@
 //! Answers lookups of the driver's functions with those of this library.
 //!
-//! A program that is linked with the driver gets the functions of this library, because it was loaded first. Other programs look functions up
-//! with `dlsym` or with the driver's `cuGetProcAddress`. `dlvsym` is not answered: the driver's functions have no versions.
+//! A program that is linked with the driver gets the functions of this library, because this library is loaded first. Other programs look
+//! functions up with `dlsym` or with the driver's `cuGetProcAddress`. `dlvsym` is not replaced: the driver's functions have no versions.
 
 use crate::calls::{self, Hook};
 use crate::{state, sys};
@@ -30,14 +30,14 @@ fn real() -> Option<Lookup> {
     Some(unsafe { std::mem::transmute::<*mut c_void, Lookup>(at) })
 }
 
-/// Looks a function up in a library, without this library between.
+/// Looks up a function in a library with the C library's `dlsym`.
 pub(crate) fn in_library(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the handle is one of the loader, or `NEXT`. The name is a C string.
     let found = unsafe { real()?(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// What `dlsym` does: it returns `found`, or continues in `real` if that is null.
+/// The decision of `dlsym`: it returns `found`, or jumps to `real` if `found` is null.
 #[repr(C)]
 pub(crate) struct Decision {
     found: *mut c_void,
@@ -50,7 +50,7 @@ pub(crate) struct Decision {
 /// The arguments are those of `dlsym`.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char) -> Decision {
     let real = real().map_or(ptr::null_mut(), |real| real as *mut c_void);
-    // SAFETY: by the contract, if the name is not null.
+    // SAFETY: the name is not null, so by the contract it is a C string.
     let found = (!name.is_null())
         .then(|| unsafe { CStr::from_ptr(name) })
         .and_then(|name| answer(handle, name));
@@ -74,7 +74,8 @@ fn answer(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
         return None;
     }
     if hook.slot.keep(found) {
-        // The handle is kept, so the driver stays loaded. A program may close it and load it again, at another address.
+        // This handle is never closed, so the driver stays loaded. Otherwise a program could close the driver and load it again at
+        // another address.
         sys::loaded(path);
     }
     Some(hook.function.cast_mut().cast())
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     )
 }
 
-/// Replaces a function that `cuGetProcAddress` returned by that of this library.
+/// Replaces a function that `cuGetProcAddress` returned by the function of this library.
 pub(crate) fn replace(name: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64) {
     if name.is_null() || function.is_null() {
         return;
@@ -145,7 +146,7 @@ pub(crate) fn replace(name: *const c_char, function: *mut *mut c_void, version: 
     }
     let mut named = calls::hooks().filter(|hook| hook.is_called(name));
     let same = named.clone().find(|hook| hook.slot.get() == Some(found));
-    // A driver may return another address than its table of symbols has. The name and the version then say which variant it is.
+    // A driver may return another address than that in its symbol table. Then the name and the version determine the variant.
     if let Some(hook) = same.or_else(|| named.find(|hook| hook.is_variant(version, flags))) {
         hook.slot.keep(found);
         // SAFETY: as above.
@@ -154,7 +155,7 @@ pub(crate) fn replace(name: *const c_char, function: *mut *mut c_void, version: 
 }
 
 impl Hook {
-    /// Returns whether a program asks for this function by this name, which has no version.
+    /// Returns whether a program may look up this function by this name: its full name, or the name without the suffixes `_v2` and `_ptsz`.
     fn is_called(&self, name: &[u8]) -> bool {
         let full = self.slot.name.to_bytes();
         let plain = full.strip_suffix(b"_ptsz").unwrap_or(full);
@@ -162,7 +163,7 @@ impl Hook {
         name == plain || name == full
     }
 
-    /// Returns whether a program that was built for a version of CUDA means this function.
+    /// Returns whether this function is the variant for a version of CUDA and the flags of the lookup.
     fn is_variant(&self, version: c_int, flags: u64) -> bool {
         let name = self.slot.name.to_bytes();
         let is_second = name.strip_suffix(b"_ptsz").unwrap_or(name).ends_with(b"_v2");

@@ -1,7 +1,8 @@
 //! The return addresses of a call, and the code modules in which they are.
 //!
-//! Unwinding takes about a hundred nanoseconds for each frame. Most calls come from a place that called before, with the same frames at the
-//! same addresses. So the places of the return addresses are kept. If each place still has its return address, the stack is the same.
+//! Unwinding takes about a hundred nanoseconds for each frame. Most calls repeat an earlier call, with the same frames at the same
+//! addresses. So the positions of the return addresses on the stack are kept. If each position still has its return address, the stack is
+//! the same.
 
 use crate::format::kind;
 use crate::state::{self, Inner};
@@ -53,11 +54,11 @@ mod c {
     }
 }
 
-/// The most frames of a stack: those that a user can ask for, and those of this library.
+/// The most frames of a stack: those that a user can request, and those of this library.
 const MOST: usize = 72;
-/// The frames of this library on a stack.
+/// The most frames of this library on a stack.
 const OWN: usize = 8;
-/// The stacks that are kept, in sets of [`WAYS`].
+/// The number of sets of kept stacks. Each set has [`WAYS`] stacks.
 const SETS: usize = 64;
 const WAYS: usize = 8;
 /// The most modules whose names are written.
@@ -115,8 +116,8 @@ impl Kept {
         let all = self.places.iter().zip(&self.addresses).take(self.len as usize);
         all.into_iter().all(|(place, address)| {
             // SAFETY: the places go from the innermost frame outwards, and all inner ones have the return addresses of that stack. So their
-            // callers are the same functions, and the place is in a frame of this thread. It may be in a wrong one if a function has a
-            // frame of varying size. It is on the stack even then.
+            // callers are the same functions, and the place is in a frame of this thread. If a function has a frame of varying size, the
+            // place may be in another frame, but it is still on the stack.
             let found = unsafe { ptr::with_exposed_provenance::<usize>(*place).read_volatile() };
             found == *address
         })
@@ -147,7 +148,7 @@ extern "C" fn frame(context: *mut c::Context, data: *mut c_void) -> c_int {
     0
 }
 
-/// Returns the number of the stack of the caller, or 0 if stacks are not recorded. The state is not locked.
+/// Returns the number of the stack of the caller, or 0 if stacks are not recorded. The caller must not hold the lock of the state.
 #[inline(never)]
 pub(crate) fn capture() -> u32 {
     let frames = state::settings().map_or(0, |settings| settings.frames);
@@ -182,7 +183,7 @@ fn unwind(marker: usize, frames: usize) -> u32 {
         &unwound.addresses[first..unwound.len],
         &unwound.places[first..unwound.len],
     );
-    // On other processors than x86-64, return addresses may be elsewhere.
+    // On processors other than x86-64, return addresses may be at other positions.
     let has_places = addresses.iter().zip(places).all(|(address, place)| {
         // SAFETY: the place is in a frame of this thread's stack that has not returned.
         let found = unsafe { ptr::with_exposed_provenance::<usize>(*place).read_volatile() };

@@ -32,7 +32,7 @@ impl Settings {
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
-/// Returns the settings, or `None` if this process is not to be recorded. They are read from the environment with the first call.
+/// Returns the settings, or `None` if this process is not recorded. The first call reads them from the environment.
 pub(crate) fn settings() -> Option<&'static Settings> {
     let read = || {
         let folder = std::env::var_os("MILLPOND_INTERCEPT")?;
@@ -60,7 +60,7 @@ struct State {
     inner: UnsafeCell<Inner>,
 }
 
-/// What the lock protects.
+/// The data that the lock protects.
 pub(crate) struct Inner {
     pub(crate) log: Log,
     pub(crate) account: Account,
@@ -91,7 +91,7 @@ impl Drop for Unlock<'_> {
     }
 }
 
-/// Calls a function with the state. It must not call the driver. Returns `None` if there is no memory for a state.
+/// Locks the state and calls a function with it. The function must not call the driver. Returns `None` if there is no memory for a state.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Inner) -> R) -> Option<R> {
     let state = state()?;
     let mut tries = 0_u32;
@@ -115,7 +115,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call that is recorded. While this value exists, the thread's calls are not recorded, because the driver or this library makes them.
+/// A call that is recorded. While this value exists, further calls of the thread are not recorded, because the driver or this library
+/// makes them.
 pub(crate) struct Inside(());
 
 impl Inside {

@@ -51,10 +51,10 @@ const WIPE_ON_FORK: c_int = 18;
 const NOW_IF_LOADED: c_int = 2 | 4;
 const GET_NAME: c_int = 15;
 const GET_THREAD: c_long = if cfg!(target_arch = "x86_64") { 186 } else { 178 };
-/// Looks a name up in the libraries after the caller.
+/// The handle with which a lookup searches the libraries after the caller's.
 pub(crate) const NEXT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
-/// Returns empty memory, or `None` if there is none.
+/// Maps zeroed memory. Returns `None` if the system refuses.
 pub(crate) fn zeroed(bytes: usize) -> Option<*mut u8> {
     // SAFETY: the system chooses unused addresses.
     let at = unsafe { c::mmap(ptr::null_mut(), bytes, READ_WRITE, PRIVATE | ANONYMOUS, -1, 0) };
@@ -64,12 +64,12 @@ pub(crate) fn zeroed(bytes: usize) -> Option<*mut u8> {
 /// Returns zeroed memory, which is zero again in a child of a fork.
 pub(crate) fn zeroed_in_children(bytes: usize) -> Option<*mut u8> {
     let at = zeroed(bytes)?;
-    // SAFETY: the memory is the mapping above, which nobody uses yet.
+    // SAFETY: the memory is the mapping above, which is not used yet.
     let wiped = unsafe { c::madvise(at.cast(), bytes, WIPE_ON_FORK) };
     (wiped == 0).then_some(at)
 }
 
-/// Reserves room in a file and maps it, so that a write to it cannot fail later. Returns `None` if the file system is full.
+/// Reserves space in a file and maps it, so that writes to it cannot fail later. Returns `None` if the file system is full.
 pub(crate) fn mapped(file: &File, offset: usize, bytes: usize) -> Option<*mut u8> {
     let offset = i64::try_from(offset).ok()?;
     if c::posix_fallocate(file.as_raw_fd(), offset, i64::try_from(bytes).ok()?) != 0 {
@@ -125,7 +125,7 @@ pub(crate) fn thread_name() -> [u8; 16] {
 
 /// Returns a handle of a library if it is loaded.
 pub(crate) fn loaded(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is a C string. No library is loaded, so no code of one runs.
+    // SAFETY: the name is a C string. The flags prevent loading, so no code of a library runs.
     let handle = unsafe { c::dlopen(name.as_ptr(), NOW_IF_LOADED) };
     (!handle.is_null()).then_some(handle)
 }

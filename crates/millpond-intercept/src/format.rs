@@ -23,7 +23,7 @@ pub mod kind {
     pub const ALLOC: u8 = 1;
     /// Memory was freed.
     pub const FREE: u8 = 2;
-    /// A request was refused because memory was short. The address has the driver's code, or [`LIMIT`](super::LIMIT).
+    /// A request was refused for lack of memory. The address is the driver's code, or [`LIMIT`](super::LIMIT).
     pub const REFUSED: u8 = 3;
     /// The driver took memory for a pool or for graphs.
     pub const RESERVE: u8 = 4;
@@ -41,7 +41,7 @@ pub mod kind {
     pub const THREAD: u8 = 18;
     /// The bytes of the program's path, then the path.
     pub const PROGRAM: u8 = 19;
-    /// The process ended without a signal.
+    /// The process exited normally: it returned from `main` or called `exit`.
     pub const END: u8 = 20;
     /// The rest of the chunk is empty.
     pub const SKIP: u8 = 254;

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 /// The words of a chunk.
 const WORDS: usize = CHUNK / 8;
 
-/// Why a log could not be read.
+/// The reason why a log could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// The system could not read the file.
     #[error("the log could not be read: {0}")]
     Io(#[from] io::Error),
-    /// The file is no log, or the library that wrote it is of another version.
+    /// The file is not a log, or a library of another version wrote it.
     #[error("this is not a log of this version of millpond")]
     NotOurs,
 }
@@ -86,7 +86,7 @@ impl Log {
     /// Opens a log.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or is no log.
+    /// Returns an error if the file cannot be read or is not a log.
     pub fn open(path: &Path) -> Result<Self, LogError> {
         let mut header = Vec::new();
         read_words(&mut File::open(path)?, HEADER, &mut header)?;
@@ -106,7 +106,7 @@ impl Log {
         })
     }
 
-    /// Returns whether the process took no memory and asked for none.
+    /// Returns whether the process made no request for memory.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -171,7 +171,7 @@ impl<R: Read> Iterator for Records<R> {
     }
 }
 
-/// Reads as many whole words as the file still has, and at most `most`.
+/// Reads the remaining whole words of the file, at most `most`.
 fn read_words(file: &mut impl Read, most: usize, words: &mut Vec<u64>) -> io::Result<()> {
     let mut bytes = Vec::new();
     file.take(most as u64 * 8).read_to_end(&mut bytes)?;
@@ -180,7 +180,7 @@ fn read_words(file: &mut impl Read, most: usize, words: &mut Vec<u64>) -> io::Re
     Ok(())
 }
 
-/// Returns a record, or `None` for one that was withdrawn or is of no known kind.
+/// Returns a record, or `None` if it was withdrawn or its kind is unknown.
 fn decode(kind: u8, memory: u8, words: &[u64]) -> Option<Record> {
     Some(match kind {
         kind::ALLOC..=kind::NODE => {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn records_end_at_the_first_that_is_not_complete() {
+    fn reading_ends_at_the_first_incomplete_record() {
         let end = first_word(kind::END, 0, 2);
         assert_eq!(records(&[end, 7, end, 8, 0, 9]).len(), 2);
         assert_eq!(records(&[end, 7, first_word(kind::ALLOC, 1, EVENT), 8]).len(), 1);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_all_chunks_are_read_and_none_crosses_chunks() {
+    fn records_of_all_chunks_are_read_and_no_record_crosses_chunks() {
         let end = first_word(kind::END, 0, 2);
         let rest = WORDS - HEADER;
         let mut words = vec![0; rest];
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_as_long_as_they_say() {
+    fn texts_have_their_recorded_length() {
         let (id, path) = (
             u64::from_ne_bytes(*b"\x01\x02\0\0\0\0\0\0"),
             u64::from_ne_bytes(*b"/lib/a\0\0"),

@@ -32,7 +32,7 @@ impl Modules {
         self.all.push(Module { address, bytes, name });
     }
 
-    /// Returns the path of a module. The loader has no name for the program's own.
+    /// Returns the path of a module. The loader reports an empty path for the program itself.
     pub(crate) fn path(&self, path: String) -> String {
         if path.is_empty() {
             self.program.clone()
@@ -41,7 +41,8 @@ impl Modules {
         }
     }
 
-    /// Returns the name of the module with the call before a return address: the newest that is defined, or the first that follows.
+    /// Returns the name of the module that contains the call before a return address: the newest one defined so far, or else the first
+    /// one defined later.
     pub(crate) fn name_at(&self, address: u64) -> Option<&str> {
         let holds = |module: &&Module| {
             let end = module.address.saturating_add(module.bytes);

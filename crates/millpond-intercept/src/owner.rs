@@ -1,4 +1,4 @@
-//! The library that asked for memory.
+//! The library that requested memory.
 
 use crate::LIBRARY;
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_the_innermost_library_that_is_not_a_layer() {
+    fn the_owner_is_the_innermost_library_that_does_not_only_pass_requests_on() {
         let owner = |modules: &[&'static str]| of(modules.iter().copied());
         let runtime = [
             LIBRARY,

@@ -8,10 +8,10 @@ use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer, set_st
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-/// The most nodes of graphs that are marked. Others are counted.
+/// The most nodes of graphs that are marked. Further nodes are only counted.
 const NODES: u64 = 64;
 
-/// The conversion.
+/// The conversion of a log to a recording.
 struct Conversion<W: Write> {
     writer: Writer<W>,
     start: u64,
@@ -28,9 +28,9 @@ struct Conversion<W: Write> {
     pools: HashMap<(Memory, i32, u64), u32>,
     /// The live blocks.
     live: HashMap<(Memory, u64), Row>,
-    /// The bytes of each tag on devices, and what pools and graphs have reserved.
+    /// The bytes of live blocks on devices, by tag.
     held: BTreeMap<u32, u64>,
-    /// The bytes that count at once: plain memory, and what pools and graphs have reserved.
+    /// The bytes that the driver has given: plain memory, and the memory that pools and graphs have reserved.
     taken: u64,
     at_peak: BTreeMap<u32, u64>,
     summary: Summary,
@@ -244,7 +244,7 @@ impl<W: Write> Conversion<W> {
             stack,
             ..Row::new(Kind::Alloc, self.last)
         };
-        // The driver takes memory for each block, but a pool takes it for many at once.
+        // The driver reserves memory for each plain block. A pool reserves memory for many blocks at once.
         let is_block_of_pool = event.memory == Memory::Pool;
         let is_device = !event.memory.is_host() && event.device >= 0;
         match event.kind {
@@ -330,7 +330,7 @@ impl<W: Write> Conversion<W> {
         // The driver's memory for the block was counted before the block.
         self.note_peak();
         if let Some(before) = self.live.insert((event.memory, event.address), row) {
-            // Two blocks never have one address at a time, so the end of the first was not seen.
+            // Two live blocks never have the same address, so the free of the first block was not recorded.
             self.end(&before, &row, is_device)?;
         }
         self.writer.push(&row)
@@ -377,7 +377,7 @@ impl<W: Write> Conversion<W> {
                 bytes: *bytes,
             })
             .collect();
-        // A damaged log may have any numbers.
+        // A damaged log may contain any numbers.
         let held = owners
             .iter()
             .fold(0_u64, |sum, owned| sum.saturating_add(owned.bytes));

@@ -1,6 +1,6 @@
-//! What a process took from the driver, in a few figures.
+//! The figures of the memory that a process took from the driver.
 
-/// What a process took from the driver.
+/// The memory that a process took from the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -10,17 +10,17 @@ pub struct Summary {
     pub allocations: u64,
     /// The number of frees.
     pub frees: u64,
-    /// The number of requests that were refused because memory was short.
+    /// The number of requests that were refused for lack of memory.
     pub refused: u64,
-    /// The number of requests that only the limit refused.
+    /// The number of requests that the limit refused, not the driver.
     pub limited: u64,
     /// The number of nodes of graphs that allocate.
     pub nodes: u64,
-    /// The most bytes of all devices that the driver had given at once.
+    /// The most bytes on all devices together that the driver had given at any time.
     pub peak: u64,
-    /// Who held them, the largest first. Memory of pools that no block used has the name of no library.
+    /// The libraries that held these bytes, the largest first. Reserved memory that no block used has an entry that names no library.
     pub owners: Vec<Owned>,
-    /// Whether the process ended by itself. Otherwise it was killed, or it still runs.
+    /// Whether the process exited normally. Otherwise it was killed, called `_exit`, or still runs.
     pub ended: bool,
     /// The number of events that could not be written to the log.
     pub lost: u64,

@@ -1,4 +1,4 @@
-//! What clients of the driver take is recorded, whichever way they find its functions and end.
+//! Tests that the memory of the driver's clients is recorded, however they look up its functions and however they end.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -41,7 +41,7 @@ fn check_kinds(process: &Process) {
 }
 
 #[test]
-fn every_way_to_a_function_is_seen() {
+fn calls_are_recorded_for_every_way_to_look_up_a_function() {
     let Some(place) = place() else { return };
     for way in ["linked", "dlsym", "lookup"] {
         let run = place.run(&format!("way-{way}"), way, "kinds", &[]);
@@ -80,7 +80,7 @@ fn every_way_to_a_function_is_seen() {
 }
 
 #[test]
-fn calls_before_the_program_begins_are_seen() {
+fn calls_before_main_are_recorded() {
     let Some(place) = place() else { return };
     let command = Command::new(place.folder.join("early"));
     let run = place.record("way-early", command, &[]);
@@ -89,7 +89,7 @@ fn calls_before_the_program_begins_are_seen() {
 }
 
 #[test]
-fn what_was_written_stays_however_a_process_ends() {
+fn the_log_survives_however_a_process_ends() {
     let Some(place) = place() else { return };
     for (scenario, signal) in [("abort", Some(6)), ("kill", Some(9)), ("exit", None)] {
         use std::os::unix::process::ExitStatusExt;
@@ -101,7 +101,7 @@ fn what_was_written_stays_however_a_process_ends() {
 }
 
 #[test]
-fn children_and_programs_that_replace_processes_have_their_own_recordings() {
+fn forked_and_executed_programs_have_their_own_recordings() {
     let Some(place) = place() else { return };
     let run = place.run("fork", "dlsym", "fork", &[]);
     run.succeeded();
@@ -130,7 +130,7 @@ fn children_and_programs_that_replace_processes_have_their_own_recordings() {
         .iter()
         .find(|process| process.summary.allocations > 0);
     let parent = parent.expect("the parent");
-    // Its calls failed, and are in a log of its own.
+    // The calls of the child failed, and are in its own log.
     assert_eq!(run.processes.len(), 2);
     assert_eq!(parent.summary.allocations, 16);
     let threads: BTreeSet<u32> = parent
@@ -167,14 +167,14 @@ fn events_of_threads_are_complete_and_in_order() {
 }
 
 #[test]
-fn a_captured_allocation_is_a_node_and_no_block() {
+fn a_captured_allocation_is_recorded_as_a_node_and_not_as_a_block() {
     let Some(place) = place() else { return };
     let run = place.run("capture", "lookup", "capture", &[]);
     let process = run.succeeded().only();
     assert_eq!((process.summary.allocations, process.summary.nodes), (1, 1));
     // The driver refused the free of the block that was allocated before.
     assert_eq!((process.left(), process.summary.frees), (vec![MIB], 0));
-    // The memory that the driver takes for the graph when it runs.
+    // The driver reserves memory for the graph when the graph runs.
     let reserved: u64 = process
         .rows
         .iter()
@@ -185,7 +185,7 @@ fn a_captured_allocation_is_a_node_and_no_block() {
 }
 
 #[test]
-fn allocations_by_nodes_of_any_type_are_seen() {
+fn allocations_by_graph_nodes_of_any_type_are_recorded() {
     let Some(place) = place() else { return };
     for way in ["dlsym", "lookup"] {
         let run = place.run(&format!("node-{way}"), way, "node", &[]);
@@ -211,7 +211,7 @@ fn a_context_that_ends_frees_its_memory() {
 }
 
 #[test]
-fn a_limit_makes_the_device_smaller() {
+fn a_limit_reduces_the_memory_of_the_device() {
     let Some(place) = place() else { return };
     let limit = (64 * MIB).to_string();
     let run = place.run("limit", "linked", "limit", &[(variable::LIMIT, &limit)]);
@@ -233,7 +233,7 @@ fn a_limit_makes_the_device_smaller() {
     let expected = format!("free {free} total {size} device {size} fit 60 result 2\nleft 0\n");
     assert_eq!(run.succeeded().printed(), expected);
 
-    // A pool counts with what it has reserved, in steps of 32 MiB.
+    // A pool counts with its reserved bytes, in steps of 32 MiB.
     let run = place.run("pool", "dlsym", "pool", &[(variable::LIMIT, &limit)]);
     assert_eq!(run.succeeded().printed(), "fit 64 result 2\n");
     let uneven = (50 * MIB).to_string();
@@ -242,7 +242,7 @@ fn a_limit_makes_the_device_smaller() {
 }
 
 #[test]
-fn other_lookups_are_not_changed() {
+fn lookups_of_other_symbols_are_not_changed() {
     let Some(place) = place() else { return };
     let run = place.run("next", "dlsym", "next", &[]);
     assert_eq!(run.succeeded().printed(), "next 1\nmissing 1\n");
@@ -261,7 +261,7 @@ fn a_process_without_the_driver_has_no_log() {
 }
 
 #[test]
-fn the_driver_is_asked_for_the_device_once() {
+fn the_use_of_a_device_is_measured_only_one_time() {
     let Some(place) = place() else { return };
     let run = place.run("measured", "dlsym", "kinds", &[(variable::FRAMES, "0")]);
     let process = run.succeeded().only();

@@ -1,4 +1,4 @@
-//! Python programs over NVIDIA's and Numba's packages. They run in the environments that `cargo xtask clients` makes.
+//! Runs Python programs that use packages of NVIDIA and Numba. `cargo xtask clients` makes their environments.
 #![cfg(target_os = "linux")]
 
 mod support;

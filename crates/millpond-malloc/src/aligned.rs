@@ -5,13 +5,13 @@ use libc::{EINVAL, ENOMEM, c_int, c_void};
 use millpond_pool::global::malloc::ALIGN;
 use std::ptr;
 
-/// The alignment of pages.
+/// The size of a page, and its alignment.
 const PAGE: usize = 4096;
 
 /// Allocates a block at a multiple of `align`, and stores its address. Returns 0 or an error, and leaves `errno` as it was.
 ///
 /// # Safety
-/// `place` may be written.
+/// `place` is valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
     if check_align(align).is_err() || !align.is_multiple_of(size_of::<*mut c_void>()) {
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, b
     if block.is_null() {
         return ENOMEM;
     }
-    // SAFETY: the caller guarantees that the place may be written.
+    // SAFETY: the caller guarantees that `place` is valid for writes.
     unsafe { place.write(block) };
     0
 }

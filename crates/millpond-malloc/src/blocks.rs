@@ -142,10 +142,10 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, bytes: u
     }
 }
 
-/// Returns the bytes of a block, all of which may be used, or 0 for a null pointer.
+/// Returns the size of a block, or 0 for a null pointer. The program may use all of these bytes.
 ///
 /// # Safety
-/// The pointer is null, or of a live block of these functions.
+/// The pointer is null, or that of a live block from these functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     let Some(of) = NonNull::new(block.cast()) else {

@@ -21,7 +21,8 @@ pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
 
-/// Returns the bytes of the pool: from the system (`arena`), in blocks (`uordblks`) and free (`fordblks`, `keepcost`).
+/// Returns the bytes of the pool: from the system (`arena`), in blocks (`uordblks`), at most in blocks so far (`usmblks`), and free
+/// (`fordblks`, `keepcost`).
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     let (reserved, allocated, peak) = bytes();
@@ -72,7 +73,7 @@ pub extern "C" fn malloc_stats() {
 /// Writes the statistics of the pool to a stream as XML. `options` must be 0.
 ///
 /// # Safety
-/// `stream` is an open stream.
+/// `stream` is null or an open stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int {
     if options != 0 || stream.is_null() {

@@ -1,11 +1,11 @@
 //! `libmillpond_malloc.so`: the functions of C that allocate memory, served by the program's pool.
 //!
-//! A program takes it without a change: `LD_PRELOAD=libmillpond_malloc.so PROGRAM`, or `millpond run -- PROGRAM`. C++'s operators call
-//! these functions. The settings of the pool are those of `MILLPOND_CONF`, and `MILLPOND_RECORD` makes a recording.
+//! Programs use it without a change: `LD_PRELOAD=libmillpond_malloc.so PROGRAM`, or `millpond run -- PROGRAM`. The operators `new` and
+//! `delete` of C++ call these functions. `MILLPOND_CONF` contains the settings of the pool, and `MILLPOND_RECORD` makes a recording.
 //!
-//! The functions do what their manual pages say. They differ from the C library's in what the pages leave open: a block of 0 bytes is a
-//! block of 16 bytes, `realloc` to 0 bytes frees the block and returns null, `mallopt` changes nothing, and a pointer that is of no block
-//! ends the program with a message.
+//! The functions behave as their manual pages describe. In the cases that the pages leave open, they behave as follows: a request for 0
+//! bytes returns a block of 16 bytes, `realloc` to 0 bytes frees the block and returns null, `mallopt` changes nothing, and a pointer
+//! that does not belong to a block aborts the program with a message.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]

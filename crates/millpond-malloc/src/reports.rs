@@ -11,7 +11,7 @@ use millpond_pool::global::malloc::explain_first_refusal;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    // Creates the pool and registers its functions for forks, before the program registers its own, which may allocate.
+    // Create the pool and register its fork handlers before the program registers its own, which may allocate.
     let _ = POOL.pool();
     let Some(value) = std::env::var_os("MILLPOND_MALLOC") else {
         return;
@@ -30,7 +30,7 @@ extern "C" fn start() {
 
 extern "C" fn print_statistics() {
     if let Some(pool) = POOL.pool() {
-        // The pool may be full. The text is then in the memory for tables.
+        // The pool may be full, so the text is allocated from the arena for tables.
         let _inside = reentrancy::inside();
         let name = std::env::args_os().next().unwrap_or_default();
         let (name, process) = (name.display().to_string(), std::process::id());

@@ -1,4 +1,4 @@
-//! Programs in C and C++ whose allocator is the library, and programs of the system.
+//! Runs C and C++ programs, and programs of the system, with the library as their allocator.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,7 +24,7 @@ fn compile(source: &str) -> Option<PathBuf> {
         return None;
     }
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source.replace('.', "_"));
-    // Tests that run side by side build the same program. A name is changed at once, so each of them finds a whole program.
+    // Tests that run in parallel build the same program. A rename is atomic, so each test finds a complete program.
     let part = program.with_extension(std::process::id().to_string());
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/programs")
@@ -53,7 +53,7 @@ fn run(program: &Path, settings: &str, arguments: &[&str]) -> Output {
         .expect("the program starts")
 }
 
-/// Asserts that a program ends well and prints only `ok`.
+/// Asserts that a program succeeds and prints only `ok`.
 fn assert_ok(program: &Path, settings: &str, arguments: &[&str]) {
     let output = run(program, settings, arguments);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -80,10 +80,10 @@ const SETTINGS: [&str; 6] = [
 ];
 
 #[test]
-fn every_function_of_the_family_does_what_its_page_says() {
+fn every_function_behaves_as_its_manual_page_says() {
     if let Some(program) = compile("family.c") {
         for settings in SETTINGS {
-            // Guarded blocks are written as a whole, which takes long for large alignments.
+            // Every byte of a guarded block is written, which takes long for large alignments.
             let most: &[&str] = if settings == "guard:on" { &["65536"] } else { &[] };
             assert_ok(&program, settings, most);
         }
@@ -91,7 +91,7 @@ fn every_function_of_the_family_does_what_its_page_says() {
 }
 
 #[test]
-fn threads_and_forks_keep_their_blocks_apart() {
+fn blocks_are_not_overwritten_with_threads_and_forks() {
     if let Some(program) = compile("threads.cpp") {
         SETTINGS
             .iter()
@@ -141,7 +141,7 @@ fn a_recording_has_the_blocks_of_every_process() {
 }
 
 #[test]
-fn a_burst_is_recorded_whole_and_a_small_ring_says_what_it_lost() {
+fn a_burst_is_recorded_completely_and_a_small_ring_reports_lost_events() {
     let Some(program) = compile("burst.c") else { return };
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("burst.mpr");
     let errors = |settings: &str| {
@@ -162,7 +162,7 @@ fn a_burst_is_recorded_whole_and_a_small_ring_says_what_it_lost() {
 }
 
 #[test]
-fn a_limit_is_a_null_pointer_and_the_program_goes_on() {
+fn malloc_returns_null_at_the_limit_and_the_program_continues() {
     let Some(program) = compile("limit.c") else { return };
     let output = run(&program, "limit:64MiB", &[]);
     assert_eq!(
@@ -172,7 +172,7 @@ fn a_limit_is_a_null_pointer_and_the_program_goes_on() {
 }
 
 #[test]
-fn reports_are_printed_if_they_are_asked_for() {
+fn reports_are_printed_if_they_are_requested() {
     let Some(program) = compile("limit.c") else { return };
     let told = |reports: &str| {
         let output = Command::new(&program)
@@ -203,7 +203,7 @@ fn reports_are_printed_if_they_are_asked_for() {
 }
 
 #[test]
-fn a_pointer_of_no_block_ends_the_program_with_a_message() {
+fn an_invalid_pointer_aborts_the_program_with_a_message() {
     let Some(program) = compile("wrong.c") else { return };
     for function in ["free", "realloc", "malloc_usable_size"] {
         let output = run(&program, "", &[function]);
@@ -230,7 +230,7 @@ fn a_pointer_of_no_block_ends_the_program_with_a_message() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_told_once_and_the_program_runs() {
+fn invalid_settings_are_reported_one_time_and_the_program_runs() {
     let output = run(Path::new("/bin/echo"), "limt:1GiB", &["hello"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\n");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -238,7 +238,7 @@ fn settings_that_cannot_be_are_told_once_and_the_program_runs() {
 }
 
 #[test]
-fn programs_of_the_system_print_what_they_print_without_it() {
+fn system_programs_print_the_same_with_and_without_the_library() {
     for (program, arguments) in [
         (
             "sh",

@@ -112,7 +112,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn texts_are_read() {
+    fn values_of_the_variable_are_parsed() {
         let of = |text: &str| {
             let rules = read(text).expect("readable")?;
             Some((rules.socket, rules.address.map(|a| a.to_string()), rules.interval))

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_job_s_rank_comes_before_the_machine_s() {
+    fn the_rank_in_the_job_takes_precedence_over_the_local_rank() {
         let of = |said: &[(&str, &str)]| {
             rank_in(|name| {
                 said.iter()

@@ -17,8 +17,8 @@
 //! *Fork.* The child of a fork has neither thread. Its copy of a monitor is not running, returns no data and leaves the socket
 //! alone. If `MILLPOND_MONITOR` is set, the child gets its own monitor when it creates a pool.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Programs should depend on millpond:
+//! the names that only millpond's own crates need may change without notice.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
@@ -108,7 +108,7 @@ const MOST_CROSSINGS: usize = 1000;
 pub struct Monitor {
     shared: Arc<Shared>,
     server: Option<Server>,
-    /// The thread, or `None` once it was told to stop.
+    /// The thread, or `None` after it was stopped.
     thread: Option<JoinHandle<()>>,
 }
 

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_between_two_samples_is_known_and_one_from_before_is_not_taken_for_one() {
+    fn a_peak_between_two_samples_counts_and_one_before_the_first_does_not() {
         let mut log = Log::new(16);
         let mut empty = Snapshot::take();
         empty.pools.clear();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_come_and_go_take_the_places_of_those_that_went() {
+    fn series_of_new_pools_replace_those_of_pools_that_ended() {
         let mut log = Log::new(16);
         let mut empty = Snapshot::take();
         empty.pools.clear();

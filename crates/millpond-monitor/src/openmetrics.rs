@@ -397,14 +397,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_cannot_end_early() {
+    fn labels_are_escaped() {
         let mut text = String::new();
         escape(&mut text, "a\"b\\c\nd\u{e9}\u{1b}[2J\u{9b}");
         assert_eq!(text, "a\\\"b\\\\c\\nd\u{e9}\u{fffd}[2J\u{fffd}");
     }
 
     #[test]
-    fn who_does_not_ask_for_the_new_format_gets_the_old_one() {
+    fn clients_that_do_not_request_openmetrics_get_the_older_format() {
         let prometheus = "application/openmetrics-text; version=1.0.0; charset=utf-8,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
         assert_eq!(Dialect::accepted_by(prometheus), Dialect::OpenMetrics);
         assert_eq!(Dialect::accepted_by("text/plain"), Dialect::Prometheus);

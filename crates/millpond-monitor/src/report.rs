@@ -122,7 +122,7 @@ mod tests {
     use millpond_os::pressure::Share;
 
     #[test]
-    fn a_table_that_can_be_read() {
+    fn a_report_is_formatted_as_a_table() {
         let series = |of, quantity, least, mean, peak, last| SeriesReport {
             of,
             quantity,

@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_what_is_newer_is_finer(
+        fn no_sample_is_lost_and_newer_samples_have_a_higher_resolution(
             values in proptest::collection::vec(0u64..1000, 1..3000), points in 8usize..64,
         ) {
             let mut ring = Ring::new(points);

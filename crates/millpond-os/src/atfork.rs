@@ -7,9 +7,9 @@ pub fn around_fork(prepare: extern "C" fn(), resume: extern "C" fn()) {
         // Miri has no forks.
         return;
     }
-    // SAFETY: the functions live as long as the program and take nothing.
+    // SAFETY: the functions live as long as the program and take no arguments.
     let failed = unsafe { libc::pthread_atfork(Some(prepare), Some(resume), Some(resume)) };
-    // This can only fail if a few bytes cannot be allocated. Forks are then as unsafe as without it.
+    // This fails only if a few bytes cannot be allocated. Forks are then as unsafe as without these functions.
     debug_assert_eq!(failed, 0);
 }
 

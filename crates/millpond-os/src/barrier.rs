@@ -2,8 +2,7 @@
 
 /// Registers the process for [`barrier_everywhere`]. Returns false if the system does not support it.
 ///
-/// Miri does not have the call. There, every barrier of the other side is a full one (`pool/sync.rs`), and this one
-/// does nothing.
+/// Miri does not support the call. Under Miri, the other side always uses full barriers (`pool/sync.rs`), and this function does nothing.
 pub fn can_barrier_everywhere() -> bool {
     cfg!(miri) || membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }

@@ -55,12 +55,12 @@ pub trait OpenDevice {
     /// Returns the bytes that no process uses and all bytes of the device, if the driver answers.
     fn memory(&self) -> Option<(u64, u64)>;
 
-    /// Returns the id of each process on the device, with its bytes where they are known. Returns `None` if the
+    /// Returns the id of each process that uses the device, with its bytes if they are known. Returns `None` if the
     /// processes are unknown.
     fn processes(&self) -> Option<Vec<(u32, Option<u64>)>>;
 }
 
-/// Returns the open devices of one kind.
+/// A function that returns the open devices of one kind.
 #[cfg(target_os = "linux")]
 type Provider = fn() -> Vec<Box<dyn OpenDevice>>;
 
@@ -71,7 +71,8 @@ static PROVIDER: OnceLock<Provider> = OnceLock::new();
 #[cfg(target_os = "linux")]
 pub fn provide(provider: Provider) {
     if PROVIDER.get().is_none() {
-        // The child of a fork would wait forever for a thread that was setting it.
+        // If the process forked while another thread was setting the value, the child would wait for that thread
+        // forever.
         let _no_forks = crate::fork::prevent();
         let _ = PROVIDER.set(provider);
     }

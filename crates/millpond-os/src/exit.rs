@@ -7,6 +7,6 @@ pub fn at_exit(call: extern "C" fn()) -> bool {
         // Miri has no such functions.
         return false;
     }
-    // SAFETY: the function lives as long as the program and takes nothing.
+    // SAFETY: the function lives as long as the program and takes no arguments.
     unsafe { libc::atexit(call) == 0 }
 }

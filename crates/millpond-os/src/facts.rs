@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_tells_about_itself() {
+    fn the_system_reports_its_facts() {
         assert!(page_bytes().is_power_of_two());
         assert!(mappings().is_some_and(|n| n > 10));
         assert!(mappings_limit().is_some_and(|n| n > 1000));

@@ -6,7 +6,7 @@
 //! released first, in the parent and in the child, because everything that follows may allocate and free tables.
 //!
 //! A participant registers itself before it takes its lock for the first time. The lock of the registry comes after the locks of all
-//! participants. A fork takes it once it has their locks, and begins again if another participant has registered meanwhile. So no lock of
+//! participants. A fork takes it after it has their locks, and starts again if another participant has registered meanwhile. So no lock of
 //! an unregistered participant is held in the child, and a thread that waits to register holds no lock that the fork waits for.
 
 #[cfg(target_os = "linux")]
@@ -49,7 +49,7 @@ impl Participant {
         }
     }
 
-    /// Has forks bring this participant to rest from now on. Called before any of its locks is taken.
+    /// Makes forks bring this participant to rest from now on. Must be called before any of its locks is taken.
     #[inline]
     pub fn register(&'static self) {
         if !self.registered.load(Ordering::Acquire) {
@@ -77,10 +77,10 @@ pub fn prevent() -> impl Sized {
     PARTICIPANTS.lock()
 }
 
-/// Has the system call [`prepare`] and [`resume`] around every fork.
+/// Makes the system call [`prepare`] and [`resume`] around every fork.
 fn watch() {
-    // This is no `Once`, because a child would wait forever for a thread that was in it. Threads that come here at the same time register
-    // the functions twice, which `prepare` copes with.
+    // This is not a `Once`, because the child of a fork would wait forever for a thread that was inside it. Threads that run this at the
+    // same time register the functions twice, which `prepare` handles.
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if !WATCHED.load(Ordering::Acquire) {
         #[cfg(target_os = "linux")]
@@ -101,7 +101,7 @@ struct Held {
 }
 
 thread_local! {
-    /// Has no destructor, because a thread may fork at its very end.
+    /// This has no destructor, because a thread may fork at its very end.
     static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
@@ -110,7 +110,7 @@ pub extern "C" fn prepare() {
     let _inside = inside();
     let held = HELD.take();
     if held.is_some() {
-        // It was registered twice.
+        // The functions were registered twice, and this is the second call.
         HELD.set(held);
         return;
     }
@@ -158,7 +158,7 @@ pub extern "C" fn resume() {
     take_all_of_a_kind(false);
 }
 
-/// Releases the participant first that was locked last.
+/// Releases the participants in the reverse order of their locking.
 fn release(mut resting: Vec<Box<dyn Resting>>) {
     while let Some(participant) = resting.pop() {
         drop(participant);

@@ -1,8 +1,8 @@
 //! The operating system as millpond uses it: owned mappings, facts about the machine, forks, clocks, threads, locks with ranks, and
 //! memory pressure.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs should use millpond,
+//! because the names that are only for millpond's own crates change without notice.
 //!
 //! The modules of mappings make all system calls for memory. A [`Map`] represents addresses that this process has mapped for itself.
 //! Its methods are safe because they refuse parts outside the mapping and because it lends no references. Code that converts one of

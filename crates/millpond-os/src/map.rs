@@ -36,11 +36,11 @@ impl Part {
 ///     | closed, alignment | closed | open | closed | closed, alignment |
 /// ```
 ///
-/// Invariant: every address of `[outer, outer + outer_bytes)` is mapped by this token and by nothing else
-/// from its making to its end; no other code is told to map, protect, move or unmap there. `[base, base +
-/// bytes)` lies inside. A *closed* part cannot be accessed and has no memory; an *open* one can be read and
-/// written. No reference to any of it is ever made here, other than by raw copies inside one call. Only a *listed* map
-/// has parts of a [`Memfd`](crate::Memfd). Its contents may change by writes at other addresses, and it is closed in the child of a fork.
+/// Invariant: from the creation of this token to its end, every address of `[outer, outer + outer_bytes)` is mapped by it and by nothing
+/// else, and no other code maps, protects, moves or unmaps anything in that range. `[base, base + bytes)` lies inside. A *closed* part
+/// cannot be accessed and has no memory; an *open* one can be read and written. This type makes no reference to these bytes. It accesses
+/// them only by raw copies inside one call. Only a *listed* map has parts of a [`Memfd`](crate::Memfd). The contents of these parts may
+/// change by writes at other addresses. A listed map is closed in the child of a fork.
 #[derive(Debug)]
 pub struct Map {
     /// The pointer that the system returned. It has the provenance of every address of the map, which an integer does not have.
@@ -124,7 +124,7 @@ impl Map {
         })
     }
 
-    /// Returns the first address and exposes its provenance. Pointers may be made of it and of the addresses behind it.
+    /// Returns the first address and exposes its provenance. Pointers may be made from it and from the addresses after it.
     pub fn address(&self) -> u64 {
         self.pointer(0).expose_provenance() as u64
     }
@@ -133,7 +133,7 @@ impl Map {
         self.outer.wrapping_add((self.skipped + offset) as usize).cast()
     }
 
-    /// Returns the part that is the whole mapping.
+    /// Returns the whole mapping as a part.
     pub fn whole(&self) -> Part {
         Part {
             offset: 0,
@@ -160,7 +160,7 @@ impl Map {
     }
 
     /// Makes a part of a listed map readable and writable, with the memory of a file from the offset `at` on. Fails if the
-    /// system would have to split a mapping and may not. The part is then unchanged.
+    /// system would have to split a mapping but the process has reached its limit of mappings. The part is then unchanged.
     pub(crate) fn open_file(&self, part: Part, file: &OwnedFd, at: u64) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         if !self.listed || !at.is_multiple_of(super::page_bytes()) {
@@ -168,8 +168,8 @@ impl Map {
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: what lies at these addresses is ours alone by the type's invariant, and the caller means to
-        // lose what is in it. The map is listed, and no reference is made to it.
+        // SAFETY: by the type's invariant the mapping at these addresses is ours alone, and the caller accepts that its
+        // contents are lost. The map is listed, and no reference is made to it.
         let opened = unsafe { mm::mmap(address, length, access, flags, file, at) };
         opened.map(|_| ()).inspect_err(|_| {
             let _ = fill_hole(address, length);
@@ -177,26 +177,26 @@ impl Map {
     }
 
     /// Makes a part inaccessible and returns its memory to the system, except that of a [`Memfd`](crate::Memfd). Fails if the system
-    /// would have to split a mapping and may not. The part is then unchanged.
+    /// would have to split a mapping but the process has reached its limit of mappings. The part is then unchanged.
     ///
-    /// The part is replaced by a new mapping. Removing the access instead would leave mappings that never merge again
-    /// once they had memory, and would keep their bytes charged to the commit limit.
+    /// The part is replaced by a new mapping. Removing the access instead would leave mappings that never merge again after
+    /// they had memory, and would keep their bytes charged to the commit limit.
     pub fn close(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: what lies at these addresses is ours alone by the type's invariant, and the caller means to
-        // lose what is in it.
+        // SAFETY: by the type's invariant the mapping at these addresses is ours alone, and the caller accepts that its
+        // contents are lost.
         let closed = unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) };
         let Err(error) = closed else { return Ok(()) };
         fill_hole(address, length).map_err(|_| error)
     }
 
-    /// Makes a part inaccessible and keeps its contents. A new mapping, as in [`close`](Self::close), is better, but
-    /// this also works if the system makes no more mappings.
+    /// Makes a part inaccessible and keeps its contents. A new mapping, as in [`close`](Self::close), is better, but this
+    /// also works if the process has reached its limit of mappings.
     pub fn shut(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
-        // SAFETY: what lies at these addresses is ours alone by the type's invariant, and the caller means not to
-        // use it.
+        // SAFETY: by the type's invariant the mapping at these addresses is ours alone, and the caller does not use it
+        // afterwards.
         unsafe { mm::mprotect(address, length, MprotectFlags::empty()) }
     }
 
@@ -204,7 +204,7 @@ impl Map {
     /// zero. The memory of a [`Memfd`](crate::Memfd) stays as it is.
     pub fn empty(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
-        // SAFETY: the part is ours alone by the type's invariant, and the caller means to lose what is in it.
+        // SAFETY: the part is ours alone by the type's invariant, and the caller accepts that its contents are lost.
         let emptied = unsafe { mm::madvise(address, length, Advice::LinuxDontNeed) };
         if emptied != Err(Errno::INVAL) {
             return emptied;
@@ -246,8 +246,8 @@ impl Map {
         Ok(())
     }
 
-    /// Allocates the memory of a part from one NUMA node: only from it if `only`, and otherwise as long as it has
-    /// memory.
+    /// Sets the NUMA node from which the memory of a part is allocated. If `only` is true, no other node is used. Otherwise,
+    /// other nodes are used when this node has no memory.
     pub fn bind(&self, part: Part, node: u32, only: bool) -> Result<(), Errno> {
         const NODES: u32 = 1024;
         let (address, length) = self.locate(part)?;
@@ -260,8 +260,8 @@ impl Map {
         };
         // The system reads one bit less than the given number.
         let bits = libc::c_ulong::from(NODES + 1);
-        // SAFETY: the mask lives through the call and has the bits announced, the rest being a documented off by
-        // one; where memory comes from changes no contents.
+        // SAFETY: the mask lives through the call, and the system reads no bit after it. The choice of a node changes no
+        // contents.
         let answer = unsafe { libc::syscall(libc::SYS_mbind, address, length, mode, mask.as_ptr(), bits, 0) };
         if answer == 0 {
             return Ok(());
@@ -292,7 +292,7 @@ impl Map {
     /// The part must not be locked. Otherwise Linux loses the lock of the whole mapping from which it was split, and
     /// counts the moved bytes twice forever (seen on 6.18).
     ///
-    /// During the call, as many additional addresses and bytes count against the limits of the process.
+    /// During the call, the moved addresses and bytes count twice against the limits of the process.
     ///
     /// # Safety
     /// The part `from` must be open. No other thread may access the bytes of either part during the call.
@@ -412,7 +412,7 @@ impl Map {
 
     /// Unmaps all addresses, after which the token must not be used.
     fn let_go(&self) -> Result<(), Errno> {
-        // A fork waits for the lock, so that its child does not close addresses that others have mapped meanwhile.
+        // A fork waits for the lock, so that its child does not close addresses that other code has mapped meanwhile.
         let mut listed = self.listed.then(Listed::lock);
         // SAFETY: the addresses are ours alone by the type's invariant, and the callers end the token unless the
         // system refuses.
@@ -428,7 +428,7 @@ impl Map {
 /// of its own memory after that, it leaves a hole. The addresses must stay owned.
 fn fill_hole(address: *mut c_void, length: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: with NOREPLACE the call fails where anything is mapped.
+    // SAFETY: with NOREPLACE the call fails if anything is mapped at the addresses.
     unsafe { mm::mmap_anonymous(address, length, ProtFlags::empty(), flags) }.map(|_| ())
 }
 
@@ -507,7 +507,7 @@ mod tests {
         }
     }
 
-    /// Makes a map of 32 pages, of which the first 16 are open.
+    /// Makes a map of 32 pages. The first 16 are open.
     fn map() -> Map {
         let page = super::super::page_bytes();
         let map = Map::new(32 * page, page).expect("addresses");
@@ -633,9 +633,9 @@ mod tests {
         assert!(kept > 0 && moved > 0, "{kept} kept, {moved} moved");
     }
 
-    /// Miri rejects a pointer without provenance.
+    /// Miri rejects accesses by a pointer without provenance.
     #[test]
-    fn bytes_are_reached_by_the_pointer_of_the_map() {
+    fn all_accesses_use_the_provenance_of_the_map_pointer() {
         let page = super::super::page_bytes();
         let layout = Layout::from_size_align(2 * page as usize, page as usize).expect("a layout");
         // SAFETY: the layout has a size.

@@ -1,7 +1,7 @@
 //! Memory that is mapped at several addresses.
 //!
 //! The child of a fork would share this memory with its parent, and each would overwrite the other's data. Therefore every [`Map`] that may
-//! contain such memory is listed, and all of its addresses are closed in the child before `fork` returns there.
+//! contain this memory is listed, and all of its addresses are closed in the child before `fork` returns in the child.
 
 use crate::fork::{Participant, Resting};
 use crate::listed::Listed;
@@ -26,10 +26,10 @@ impl Resting for Listed {
     }
 }
 
-/// An anonymous file in memory (`memfd_create`). It takes memory only where it was written.
+/// An anonymous file in memory (`memfd_create`). Only pages that were written take memory.
 ///
-/// Every part of it can be mapped at any number of addresses. The file is larger than what any machine can use, so it never grows. All of
-/// its memory is freed when it is dropped. Maps that still contain parts of it then read as zero.
+/// Every part of it can be mapped at any number of addresses. The file is larger than any machine can use, so it never grows. All of its
+/// memory is freed when it is dropped. Maps that still contain parts of it then read as zero.
 ///
 /// The file belongs to the process that created it. In the child of a fork it cannot be mapped, and freeing parts of it has no effect.
 #[derive(Debug)]
@@ -69,8 +69,9 @@ impl Memfd {
         Map::listed(bytes, align)
     }
 
-    /// Makes a part of a map of [`map`](Self::map) readable and writable, with the memory of the file from the offset `at` on. A
-    /// failed call changes nothing. It fails if the system would have to split a mapping and may not, and in the child of a fork.
+    /// Makes a part of a map from [`map`](Self::map) readable and writable, with the memory of the file from the offset `at` on. A failed
+    /// call changes nothing. It fails in the child of a fork, and if the system would have to split a mapping but the process has reached
+    /// its limit of mappings.
     pub fn open(&self, map: &Map, part: Part, at: u64) -> Result<(), Errno> {
         if at.checked_add(part.bytes).is_none_or(|end| end > Self::BYTES) {
             return Err(Errno::INVAL);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_given_up_are_not_closed_in_a_child() {
+    fn an_unmapped_map_is_removed_from_the_list() {
         let memfd = Memfd::new().expect("a file");
         // No other test maps as much, so none can have the first address of this map later.
         let map = memfd.map(1 << 30, page_bytes()).expect("addresses");

@@ -7,13 +7,14 @@
 //!
 //! The arena is one range of addresses, so two comparisons decide whether a block belongs to it. The size of a block is a power
 //! of two of at least 16 bytes, and its offset from the base is a multiple of its size. There is one list of free blocks for
-//! each size, whose links are in the blocks. Free blocks are not merged, because tables mostly double: a table needs next time
-//! the sizes that others have freed. Large free blocks return their memory to the system, except their first page.
+//! each size, whose links are in the blocks. Free blocks are not merged. Tables usually double when they grow, so a table
+//! mostly needs a size that another table has freed. Large free blocks return their memory to the system, except their first
+//! page.
 //!
 //! The arena opens more memory than it has allocated: a reserve of 1 MiB and four times the largest table. If the system has no
-//! more memory for it, a pool first frees what it can and then refuses to grow (`has_reserve`). The
-//! reserve then serves the tables for blocks that the pool has already allocated. At most 512 KiB of it may be used for small
-//! blocks without which the program could not continue ([`spare`](Arena::spare)).
+//! more memory for it, a pool first frees all memory that it can and then refuses to grow (`has_reserve`). The reserve then
+//! serves the tables for blocks that the pool has already allocated. At most 512 KiB of it may be used for small blocks without
+//! which the program could not continue ([`spare`](Arena::spare)).
 //!
 //! The arena's lock is the last in the [order](crate::ranked::Rank). No function outside this module is called under it.
 
@@ -38,7 +39,7 @@ const SPARE: u64 = 64 << 10;
 /// The arena is not created with fewer addresses than this.
 const LEAST_BYTES: u64 = 16 << 20;
 
-/// Returns the bytes of the block for a layout and the index of its size, or `None` if there is no such block.
+/// Returns the bytes of the block for a layout and the index of its size, or `None` if no block size fits.
 fn size_of_block(layout: Layout) -> Option<(u64, usize)> {
     if layout.align() as u64 > ALIGN {
         return None;
@@ -53,8 +54,8 @@ fn size_of_block(layout: Layout) -> Option<(u64, usize)> {
 
 /// The data under the lock. Offsets are from the base.
 ///
-/// Invariant: `[0, open)` of the map is open; `[next, open)` was never handed out; a list names blocks of its size at
-/// multiples of it below `next` that nobody else has, by offset plus one.
+/// Invariant: `[0, open)` of the map is open, and `[next, open)` was never handed out. Each list contains unused blocks of
+/// its size below `next`, at multiples of that size. A list names a block by its offset plus one.
 #[derive(Debug)]
 struct Space {
     map: Option<Map>,
@@ -130,7 +131,7 @@ impl Space {
         let offset = head.checked_sub(1)?;
         let at = self.map.as_ref()?.address() + offset;
         let at: *const u64 = ptr::with_exposed_provenance(at as usize);
-        // SAFETY: by the invariant the block is open and nobody else has it, and `push` has written its first word.
+        // SAFETY: by the invariant the block is open and unused, and `push` has written its first word.
         *head = unsafe { at.read() };
         Some(offset)
     }
@@ -140,7 +141,7 @@ impl Space {
             return;
         };
         let at: *mut u64 = ptr::with_exposed_provenance_mut(address);
-        // SAFETY: the caller gives us an open block of at least 16 bytes at a multiple of 16, which nobody else has.
+        // SAFETY: the caller gives us an open block of at least 16 bytes at a multiple of 16, which no other code uses.
         unsafe { at.write(*head) };
         *head = offset + 1;
     }
@@ -180,14 +181,14 @@ impl Space {
         self.address(offset)
     }
 
-    /// Returns a block that tables do not need: a free block, or one that leaves half of their reserve.
+    /// Returns a block that tables do not need: a free block, or a new block that leaves half of the reserve.
     fn spare(&mut self, layout: Layout) -> Option<usize> {
         let (bytes, size) = size_of_block(layout)?;
         if bytes > SPARE {
             return None;
         }
         let cut = |this: &mut Self| {
-            // The alignment of the block may skip as many bytes again.
+            // The alignment of the block may skip another `bytes` bytes.
             this.open(2 * bytes + STEP / 2 + 4 * this.largest)?;
             this.cut(bytes)
         };
@@ -215,12 +216,12 @@ impl Space {
 /// The arena of the process.
 pub static ARENA: Arena = Arena::new();
 
-/// Returns whether the tables of pools have room to change. Always true where the program's allocator is not a pool.
+/// Returns whether the tables of pools have room to change. This is always true if the program's allocator is not a pool.
 pub fn has_reserve() -> bool {
     ARENA.has_reserve()
 }
 
-/// Keeps the arena unchanged until it is dropped. Its lock is the last that a fork takes.
+/// A guard that keeps the arena unchanged until it is dropped. A fork takes the arena's lock last.
 pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] Locked<'static, Space>);
 
 /// Locks the arena for a fork.
@@ -278,7 +279,7 @@ impl Arena {
         ptr::with_exposed_provenance_mut(address)
     }
 
-    /// Allocates a block for another purpose than a table if the pool has none. Returns null if tables need it.
+    /// Allocates a block that is not for a table, when the pool has no memory. Returns null if tables need the memory.
     pub fn spare(&self, layout: Layout) -> *mut u8 {
         let mut space = self.lock();
         // A thread that has a block of the pool has seen the base of the arena, because the arena is created before the pool.
@@ -287,7 +288,7 @@ impl Arena {
         taken.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
     }
 
-    /// Returns whether there is room for requests that must not be refused. Asks the system again if there was none.
+    /// Returns whether there is room for requests that must not be refused. If there was none, asks the system again.
     pub(crate) fn has_reserve(&self) -> bool {
         if !self.short.load(Ordering::Relaxed) {
             return true;
@@ -326,18 +327,19 @@ mod tests {
 
     fn fill(block: *mut u8, bytes: usize, seed: u8) {
         assert!(!block.is_null());
-        // SAFETY: this is a block of the arena of at least this many bytes, and nobody else has it.
+        // SAFETY: this is a block of the arena of at least this many bytes, and no other code uses it.
         unsafe { block.write_bytes(seed, bytes) };
     }
 
     fn holds(block: *mut u8, bytes: usize, seed: u8) -> bool {
-        // SAFETY: this is a block of the arena of at least this many bytes, nobody else has it, and `fill` has written all of them.
+        // SAFETY: this is a block of the arena of at least this many bytes, no other code uses it, and `fill` has written all of
+        // them.
         let bytes = unsafe { std::slice::from_raw_parts(block, bytes) };
         bytes.iter().all(|byte| *byte == seed)
     }
 
     #[test]
-    fn blocks_are_apart_aligned_and_used_again() {
+    fn blocks_do_not_overlap_are_aligned_and_are_reused() {
         let arena = Arena::new();
         let mut held: Vec<(*mut u8, Layout, u8)> = Vec::new();
         let mut seed = 1u64;
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_tables_need_is_not_spared() {
+    fn spare_blocks_leave_half_of_the_reserve_for_tables() {
         let mut space = Space {
             bytes: LEAST_BYTES,
             map: Map::new(LEAST_BYTES, ALIGN).ok(),
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(space.spare(layout(SPARE as usize + 1, 8)), None, "too large");
         let spared: Vec<usize> = std::iter::from_fn(|| space.spare(layout(1000, 8))).collect();
         assert!(spared.len() > 1000, "{}", spared.len());
-        // One that is free is spared whatever there is.
+        // A free block is handed out even if no new block is.
         space.give(spared[7], layout(1000, 8));
         assert_eq!(space.spare(layout(1000, 8)), Some(spared[7]));
         assert_eq!(space.spare(layout(1000, 8)), None);
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_free_block_gives_its_memory_back() {
+    fn a_large_free_block_returns_its_memory_to_the_system() {
         let arena = Arena::new();
         let shape = layout(8 << 20, 8);
         let block = arena.take(shape);
@@ -422,7 +424,7 @@ mod tests {
         unsafe { arena.give(NonNull::new(block).expect("a block"), shape) };
         let again = arena.take(shape);
         assert_eq!(again, block);
-        // SAFETY: inside the block, which is ours; what the system gave back reads as zero.
+        // SAFETY: the byte is inside the block, which is ours, and returned memory reads as zero.
         let byte = unsafe { *again.wrapping_add(1 << 20) };
         assert_eq!(byte, 0);
     }

@@ -54,7 +54,7 @@ ranks! {
     Profiler,
     /// The beginning and end of accounts of live blocks.
     Counting,
-    /// The decision which thread writes an out-of-memory snapshot.
+    /// The decision about which thread writes an out-of-memory snapshot.
     Snapshots,
     /// The list of pools.
     Heaps,
@@ -261,7 +261,7 @@ impl Place {
     }
 }
 
-/// Shows that a lock is held, until this is dropped. It is empty in release builds.
+/// Records that a lock is held, until this is dropped. It is empty in release builds.
 struct Turn<'a> {
     #[cfg(debug_assertions)]
     place: Place,
@@ -306,8 +306,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Panics, in debug builds, if a lock of this rank could not be taken now. It is for locks that are seldom actually
-/// taken.
+/// Panics, in debug builds, if a lock of this rank could not be taken now. Code that takes the lock only seldom calls
+/// this every time.
 #[inline]
 pub(crate) fn might_take(rank: Rank) {
     #[cfg(debug_assertions)]
@@ -365,7 +365,7 @@ impl<T> Ranked<T> {
     pub fn lock(&self) -> Locked<'_, T> {
         #[cfg(debug_assertions)]
         {
-            // This also holds during a fork, which may take several locks of a kind.
+            // This check also applies during a fork, which may take several locks of a kind.
             if self.holder.load(Ordering::Relaxed) == id() {
                 panic!("{:?} is asked for by the thread that holds it", self.place.rank);
             }
@@ -460,7 +460,7 @@ impl<T: fmt::Debug> fmt::Debug for Locked<'_, T> {
     }
 }
 
-/// A read-write lock with a place in the order. No thread reads it twice at once.
+/// A read-write lock with a place in the order. A thread may not hold it for reading twice at the same time.
 pub struct Shared<T> {
     rank: Rank,
     lock: RwLock<T>,

@@ -1,8 +1,9 @@
-//! The guard around the code of pools that no pool may serve.
+//! The guard around the code of pools whose allocations no pool may serve.
 //!
-//! A pool's tables are ordinary vectors and maps. In a program whose global allocator is a pool, they would come from that pool, which
-//! holds its locks and has changed its tables only in part when it needs them. So each slow path begins with [`inside`]. The thread is
-//! *inside* until the guard is dropped: the global allocator serves it from the [metadata arena](crate::metadata) and calls no pool.
+//! A pool's tables are ordinary vectors and maps. In a program whose global allocator is a pool, their memory would come from that pool. At
+//! the moment when the pool needs it, the pool holds its locks and has changed its tables only in part. So each slow path begins with
+//! [`inside`]. The thread is *inside* until the guard is dropped: the global allocator serves it from the [metadata arena](crate::metadata)
+//! and calls no pool.
 //!
 //! The mark of the guard and the address of the pool that serves the thread share one [word](crate::words): the server. It is null
 //! before the thread has looked for a pool, and `INSIDE` while the thread is inside. Every other value is the address of a pool that
@@ -13,7 +14,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-/// Stands in the place of the pool while the thread is inside.
+/// The value of the server while the thread is inside.
 const INSIDE: *const () = ptr::without_provenance(1);
 
 /// Work that a thread does when it leaves its outermost guard, in this order.
@@ -52,7 +53,7 @@ pub fn is_inside() -> bool {
     words::with(|words| words.server.get().addr() == INSIDE.addr())
 }
 
-/// Has this thread call a function when it leaves its outermost guard. Called only inside.
+/// Makes this thread call a function when it leaves its outermost guard. May only be called inside.
 pub fn defer(work: Deferred, call: fn()) {
     words::with(|words| words.deferred[work as usize].set(Some(call)));
 }
@@ -75,7 +76,7 @@ pub fn inside() -> Inside {
     }
 }
 
-/// Keeps the thread inside, and has observers not told what it allocates.
+/// Keeps the thread inside. Its allocations are neither recorded nor reported to observers.
 pub fn quiet() -> impl Sized {
     (inside(), crate::thread::enter(crate::thread::COUNTING))
 }

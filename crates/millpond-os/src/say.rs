@@ -5,7 +5,7 @@
 pub fn say(line: &str) {
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
-        // SAFETY: the bytes live through the call, which reads just so many.
+        // SAFETY: the bytes live through the call, which reads no more than this number of bytes.
         let written = unsafe { libc::write(libc::STDERR_FILENO, rest.as_ptr().cast(), rest.len()) };
         let Some(after) = usize::try_from(written).ok().filter(|written| *written > 0) else {
             return;

@@ -1,11 +1,11 @@
 //! Reads the return addresses on a thread's stack.
 //!
 //! ```text
-//!   walker   one thread's: what it found the last time, and how much of that still holds
-//!   code     what the process's code says of its frames
+//!   walker   the frames of one thread's last walk, and how many of them are still valid
+//!   code     the unwind information of the process's code
 //! ```
 //!
-//! The walker uses `framehop`. On other processors, and where the walker fails, `backtrace` is used, which takes many
+//! The walker uses `framehop`. On other processors, and if the walker fails, `backtrace` is used, which takes many
 //! times as long.
 
 #[cfg(all(feature = "stacks", target_arch = "x86_64", not(miri)))]
@@ -59,8 +59,8 @@ fn trace(most: usize, mut visit: impl FnMut(usize)) {
         }
         left > 0
     };
-    // SAFETY: the lock is for systems whose unwinder is not made for several threads. Linux has libgcc's or LLVM's, which
-    // are, and this module is for Linux only.
+    // SAFETY: the lock is for systems whose unwinder is not thread-safe. This module is for Linux only, whose unwinders
+    // (libgcc's and LLVM's) are thread-safe.
     unsafe { backtrace::trace_unsynchronized(each) };
 }
 
@@ -150,7 +150,7 @@ mod tests {
         }
         let sort = || {
             let mut numbers = [2_u64, 1];
-            // SAFETY: so many numbers of this size.
+            // SAFETY: there are two numbers of eight bytes.
             unsafe { libc::qsort(numbers.as_mut_ptr().cast(), 2, 8, Some(compare)) };
         };
         sort();

@@ -17,8 +17,8 @@ thread_local! {
     static INSIDE: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Returns this thread's number. The first thread that asks has 1, and numbers are never reused. After the first call
-/// this is one load.
+/// Returns this thread's number. The first thread that calls this has the number 1, and numbers are never reused. After
+/// the first call this is one load.
 #[inline]
 #[must_use]
 pub fn thread_number() -> u32 {

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most threads for one operation, or 0 before the first query.
+/// The maximum number of threads for one operation, or 0 before the first query.
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the most threads that one operation uses.
+/// Returns the maximum number of threads that one operation uses.
 ///
 /// Without the feature `rayon` this is 1. With it, this is the last value of [`set_threads`], or else that of the environment
 /// variable `MILLPOND_THREADS`, or else the number of rayon's threads, and never more than the latter. If `MILLPOND_THREADS` is not
@@ -30,7 +30,7 @@ pub fn threads() -> usize {
     if limit == 1 { 1 } else { limit.min(available()) }
 }
 
-/// Returns the limit of the environment variable, or the number of threads if the text is not a number of threads.
+/// Parses the value of the environment variable. Returns `usize::MAX`, which means no limit, if it is not a number above 0.
 fn limit_of(said: &str) -> usize {
     match said.trim().parse() {
         Ok(limit @ 1..) => limit,

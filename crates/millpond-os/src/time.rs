@@ -71,7 +71,7 @@ mod clock {
     }
 }
 
-/// Held while a thread sets the clock up. The child of a fork would wait forever for such a thread.
+/// Held while a thread sets up the clock. Otherwise the child of a fork could wait forever for that thread.
 static SETTING: Ranked<()> = Ranked::new(Rank::Clock, ());
 static FORKS: Participant = Participant::new(Rank::Clock, || Box::new(SETTING.lock()));
 

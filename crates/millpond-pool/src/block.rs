@@ -26,10 +26,10 @@ pub const ALIGN: usize = 64;
 
 /// A block of bytes with the requested alignment. It is freed when dropped, on any thread.
 ///
-/// Invariant: if `bytes` is 0, no block was allocated, and `pointer` is a multiple of `align` and nothing else. Otherwise
-/// `owner` has allocated `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`. These
-/// bytes may be read and written, nobody else has them, and they are freed once, in the drop. If a foreign owner is not
-/// writable, they may be read only, and others may read them too.
+/// Invariant: if `bytes` is 0, no block was allocated, and `pointer` is only a multiple of `align`, not an address of memory.
+/// Otherwise `owner` has allocated `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`.
+/// These bytes may be read and written, no other code uses them, and they are freed exactly once, in the drop. If a foreign
+/// owner is not writable, the bytes may only be read, and other code may read them too.
 #[derive(Debug)]
 pub(crate) struct OwnedBlock {
     pointer: NonNull<u8>,
@@ -184,14 +184,14 @@ impl OwnedBlock {
         }
     }
 
-    /// Copies the first `bytes` bytes of another block to this one. Both have at least as many.
+    /// Copies the first `bytes` bytes of another block to this one, or fewer if one of the blocks is smaller.
     pub(crate) fn copy_from(&mut self, other: &Self, bytes: usize) {
         let bytes = bytes.min(self.bytes).min(other.bytes);
         // SAFETY: both blocks have these bytes by the invariant, and two blocks do not overlap.
         unsafe { self.pointer.copy_from_nonoverlapping(other.pointer, bytes) };
     }
 
-    /// Notes in ledgers that the block is never freed.
+    /// Records that the block is deliberately never freed.
     pub(crate) fn note_leaked(&self) {
         if self.bytes > 0 {
             self.owner.note_leaked(self.pointer);

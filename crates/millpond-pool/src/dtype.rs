@@ -83,7 +83,7 @@ impl DType {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// Returns the bytes of an element.
+    /// Returns the size of an element in bytes.
     #[must_use]
     pub fn size(self) -> usize {
         self.row().1
@@ -108,7 +108,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// The error of a name that is not a type's.
+/// The error for a name that is not the name of a type.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "there is no element type {name:?}: choose one of f64, f32, f16, bf16, i8 to i64, u8 to u64, bool, complex64, complex128"
@@ -122,7 +122,7 @@ pub struct ParseDTypeError {
 impl FromStr for DType {
     type Err = ParseDTypeError;
 
-    /// Parses both `f32` and `float32`.
+    /// Parses the name in Rust (`f32`) or the name in array libraries (`float32`).
     fn from_str(name: &str) -> Result<Self, ParseDTypeError> {
         let found = TABLE.iter().find(|row| row.3 == name || row.4 == name);
         found.map(|row| row.0).ok_or_else(|| ParseDTypeError {
@@ -131,7 +131,7 @@ impl FromStr for DType {
     }
 }
 
-/// The error of a request for elements of another type.
+/// The error for an access to elements as another type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the elements are {found}, not {expected}")]
 pub struct DTypeError {

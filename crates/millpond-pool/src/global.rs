@@ -31,10 +31,10 @@ use std::ptr::{self, NonNull};
 /// `trim-at-pressure:80%`, `limit:1GiB`), no memory is given back in the background: call [`trim`](Pool::trim) to give
 /// memory back. If the process has a limit on addresses (`RLIMIT_AS`), the pool uses at most half of it.
 ///
-/// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which the
-/// standard library makes an error (`try_reserve`) or ends the program. A block can still be shrunk then, to 64 KiB or
-/// less. *Threads* may free blocks of other threads, even while they end. *Forks*: the child may allocate and free, even if
-/// other threads were using the pool.
+/// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory*: the allocator returns a null
+/// pointer, and the standard library returns an error (`try_reserve`) or ends the program. Even then, a block can be shrunk
+/// to 64 KiB or less. *Threads* may free blocks of other threads, even while they end. *Forks*: the child may allocate and
+/// free, even if other threads were using the pool.
 ///
 /// The pool's own tables are not in the pool but in a separate arena. [`metadata_bytes`](Self::metadata_bytes) returns its
 /// bytes. The tables of all other pools in such a program and the ledgers of live blocks are there too. As with every
@@ -54,13 +54,13 @@ use std::ptr::{self, NonNull};
 /// stacks: a thread whose stack has to grow is killed with SIGSEGV. Set the limit before the program starts, or limit the pool
 /// instead (`MILLPOND_CONF=limit:1GiB`).
 ///
-/// *A late sandbox.* A seccomp filter that forbids `membarrier` once pools exist makes every call take the slow path. Other
-/// threads then cannot reach the blocks that a thread keeps until that thread calls the pool again: [`stats`](Pool::stats) does
+/// *A late sandbox.* If a seccomp filter forbids `membarrier` after pools were created, every call takes the slow path. Other
+/// threads cannot reach the cached blocks of a thread until that thread calls the pool again: [`stats`](Pool::stats) does
 /// not count these blocks as kept, [`trim`](Pool::trim) leaves them, and the child of a fork never uses them. For exact
 /// statistics, allow `membarrier`, or install the filter before the process first allocates.
 #[derive(Debug, Default)]
 pub struct GlobalPool {
-    /// Whether blocks are also freed without their sizes, which takes a map from pages to blocks.
+    /// Whether blocks are also freed without their sizes, which needs a map from pages to blocks.
     of_malloc: bool,
 }
 
@@ -85,8 +85,8 @@ impl GlobalPool {
         start::pool(self.of_malloc)
     }
 
-    /// Returns the error in `MILLPOND_CONF`. In that case the defaults are used, and standard error has been told once.
-    /// Returns `None` as long as nothing was allocated.
+    /// Returns the error in `MILLPOND_CONF`, if there is one. In that case the pool uses the defaults, and one message was
+    /// written to standard error. Returns `None` before the first allocation.
     #[must_use]
     pub fn configuration_error(&self) -> Option<&'static PoolError> {
         start::misread()
@@ -134,7 +134,8 @@ fn take_from(heap: &'static PoolHeap, layout: Layout, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// Nobody reads the error of a failed allocation, so the file that was written for it is named on standard error.
+/// Drops the error of a failed allocation and returns null. The caller does not receive the error, so if a snapshot was
+/// written to a file, this names the file on standard error.
 #[cold]
 fn refuse(error: AllocError) -> *mut u8 {
     let _inside = reentrancy::inside();
@@ -241,7 +242,7 @@ fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
     }
 }
 
-// SAFETY: nobody else has the memory of a block of the pool or of the arena until it is freed (`Heap` and `Space` ensure
+// SAFETY: no other code uses the memory of a block of the pool or of the arena until it is freed (`Heap` and `Space` ensure
 // this). The block has at least the requested bytes and alignment. Nothing unwinds: `guarded` ends the process first.
 // Layouts come from the caller, and the trait requires it to free with the layout that it allocated with.
 unsafe impl GlobalAlloc for GlobalPool {
@@ -294,7 +295,7 @@ unsafe impl GlobalAlloc for GlobalPool {
         if new.is_null() {
             return new;
         }
-        // SAFETY: both blocks have as many bytes, and a new block does not overlap with a live one.
+        // SAFETY: both blocks have at least this many bytes, and a new block does not overlap with a live one.
         unsafe { ptr::copy_nonoverlapping(block, new, layout.size().min(bytes)) };
         // SAFETY: the block was allocated for this layout, and is not used any more.
         unsafe { self.dealloc(block, layout) };

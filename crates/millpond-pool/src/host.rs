@@ -191,8 +191,8 @@ impl Host {
         }
     }
 
-    /// Returns whether transparent huge pages are requested for a part when it is given. If the choice is left to this source, they are
-    /// requested then for memory that is resident at once, and for a memfd. Other memory gets them when it is used.
+    /// Returns whether transparent huge pages are requested for a part when the source gives it. With [`HugePages::Auto`] this is done
+    /// only for memory that is resident at once, and for a memfd. For other memory they are requested when it is used.
     fn is_huge(&self, part: Part) -> bool {
         let at_once = self.rules.populate || self.rules.lock || self.backing.is_some();
         let is_large = self.used > HostBuilder::SMALL_BYTES && part.bytes > os::transparent_huge_page();

@@ -1,7 +1,7 @@
 //! Pools and buffers of host memory: sources, pools, blocks, buffers, rentals, and the global allocator.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Programs should depend on millpond:
+//! the names that only millpond's own crates need may change without notice.
 
 #![cfg_attr(loom, allow(unused, reason = "models take a part of the crate"))]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -10,31 +10,33 @@ use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent, Sou
 ///
 /// # Safety
 ///
-/// An implementation guarantees all of the following to an owner of the source that lets nobody else call it:
+/// An implementation guarantees all of the following to the owner of the source, if only the owner calls it:
 ///
-/// 1. *Access.* The bytes of a segment, from [`take`](Source::take) to the moment [`give`](Source::give) is
-///    called with it, and the bytes of a committed part of a range, from [`commit`](Source::commit) to the
-///    moment [`decommit`](Source::decommit) or [`move_pages`](Source::move_pages) is called for it or
-///    [`release`](Source::release) for its range, are memory that this process may read and write from any
-///    thread, at the addresses of the token. The same holds for a part from [`alias`](Source::alias), which maps a
-///    committed part at its addresses too. The old part is then *stale*. It is the same memory as the new one and may be
-///    read and written until [`unmap`](Source::unmap) is called for it, or `decommit` or `release` for the memory at its new
-///    place. All of it ends when the source is dropped.
-/// 2. *Apart.* No two of these, of this source or of any other owner in the process, share a byte, except a part and the
-///    stale parts that are the same memory.
-/// 3. *Contents.* The source neither reads nor writes these bytes, but for moving them: after
-///    [`move_pages`](Source::move_pages) has answered, the target holds what the origin held when it was
-///    called. [`discard`](Self::discard) makes them read as zero, if it answers so, and
-///    [`populate`](Self::populate) and [`expect_use`](Self::expect_use) change nothing. A call that failed has changed neither contents nor access.
-/// 4. *Zero.* Where [`fresh_is_zero`](Self::fresh_is_zero) says so, every byte reads as zero from `take` or
-///    `commit` until it is first written, also where its address was in use before.
-/// 5. *Transfer.* Where [`transfer`](Self::transfer) has answered true, the target holds what the origin held, the
-///    origin reads as zero, and both may be read and written as before. Where it has answered false, the origin is as
-///    it was and both may be read and written; what the target holds is not said.
-/// 6. *Closed.* Where [`protect`](Self::protect) has answered true for closing, the bytes may not be touched until it has
-///    answered true for opening them again; then they hold what they held. Where it has answered false nothing has changed.
-/// 7. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
-///    multiple of that if it is at least as large, else of the system's page.
+/// 1. *Access.* The following bytes are memory that this process may read and write from any thread, at the addresses of
+///    the token:
+///    - the bytes of a segment, from [`take`](Source::take) until [`give`](Source::give) is called with it;
+///    - the bytes of a committed part of a range, from [`commit`](Source::commit) until [`decommit`](Source::decommit) or
+///      [`move_pages`](Source::move_pages) is called for the part or [`release`](Source::release) for the range;
+///    - the bytes of a part from [`alias`](Source::alias), which maps a committed part at a second address. The old part
+///      is then *stale*. It is the same memory as the new part and may be read and written until
+///      [`unmap`](Source::unmap) is called for it, or `decommit` or `release` for the memory at its new place.
+///
+///    All of this ends when the source is dropped.
+/// 2. *Disjointness.* No two of these segments and parts, of this source or of any other owner in the process, share a byte,
+///    except a part and the stale parts that are the same memory.
+/// 3. *Contents.* The source reads and writes these bytes only to move them: after [`move_pages`](Source::move_pages) has
+///    succeeded, the target has the contents that the origin had before the call. If [`discard`](Self::discard) returns
+///    true, the bytes read as zero. [`populate`](Self::populate) and [`expect_use`](Self::expect_use) change no contents. A
+///    failed call has changed neither contents nor access.
+/// 4. *Zero.* If [`fresh_is_zero`](Self::fresh_is_zero) returns true, every byte reads as zero from `take` or `commit` until
+///    it is first written, even if its address was in use before.
+/// 5. *Transfer.* If [`transfer`](Self::transfer) returns true, the target has the contents that the origin had, the origin
+///    reads as zero, and both may be read and written as before. If it returns false, the origin is unchanged, the contents
+///    of the target are unspecified, and both may be read and written.
+/// 6. *Protection.* After [`protect`](Self::protect) has returned true for closing, the bytes must not be accessed until it
+///    has returned true for opening them again. Their contents are then unchanged. If it returns false, nothing has changed.
+/// 7. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes). A segment of at least that size does
+///    too, and a smaller segment begins at a multiple of the system's page.
 ///
 /// The source itself must be safe for any tokens. Anyone can make a token, so the source rejects tokens that it did not
 /// issue, and accesses no address that it did not map.
@@ -46,8 +48,8 @@ pub unsafe trait MemorySource: Source {
     fn fresh_is_zero(&self) -> bool;
 
     /// Discards the contents of some bytes and lets the system reclaim the memory behind them until they are written
-    /// again. The bytes stay accessible and read as zero. They must be whole pages of the system (mostly 4 KiB) within
-    /// one segment or the committed parts of one range. Returns true if it was done; otherwise nothing has changed.
+    /// again. The bytes stay accessible and read as zero. They must be whole pages of the system (usually 4 KiB) within
+    /// one segment or the committed parts of one range. Returns true if it was done. Otherwise nothing has changed.
     ///
     /// The bytes still count as held. Unlike [`decommit`](Source::decommit), this is not limited to whole pages of the
     /// source.
@@ -56,14 +58,15 @@ pub unsafe trait MemorySource: Source {
     }
 
     /// Allocates memory behind some bytes now, so that the first access causes no page fault. The bytes have the same
-    /// restrictions. Returns true if it was done. The system may still reclaim the memory later.
+    /// restrictions as for [`discard`](Self::discard). Returns true if it was done. The system may still reclaim the memory
+    /// later.
     fn populate(&self, address: u64, bytes: u64) -> bool {
         let _ = (address, bytes);
         false
     }
 
-    /// Tells the source that the program is about to write to all of these bytes for the first time. The source may choose larger pages
-    /// for them. The bytes must be within one segment, or within the committed parts of one range.
+    /// Notifies the source that the program is about to write to all of these bytes for the first time. The source may choose larger
+    /// pages for them. The bytes must be within one segment, or within the committed parts of one range.
     fn expect_use(&mut self, _address: u64, _bytes: u64) {}
 
     /// Moves the memory under `bytes` bytes from one address to another without copying it, and leaves zeros. Returns
@@ -92,9 +95,8 @@ pub unsafe trait MemorySource: Source {
 macro_rules! wrapped_memory {
     ($([$($bounds:tt)*] $wrapper:ty;)*) => {
         $(
-            // SAFETY: each call reaches the inner source with the same tokens with which it was made, or fails without
-            // reaching it. The wrapper makes no token and keeps none. The guarantees of the inner source therefore
-            // hold.
+            // SAFETY: each call is passed to the inner source with the same tokens, or fails without reaching it. The
+            // wrapper creates no tokens and keeps none. Therefore the guarantees of the inner source hold.
             unsafe impl<$($bounds)*> MemorySource for $wrapper {
                 fn kind(&self) -> MemoryKind {
                     self.inner().kind()

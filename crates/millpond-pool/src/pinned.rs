@@ -10,13 +10,14 @@ use crate::memory::MemorySource;
 use millpond_account::MemoryKind;
 use millpond_engine::{HeldMemory, SourceEvent, SourceWrapper};
 
-/// Host memory that the system may neither swap out nor move. Devices copy from it at full speed once a driver knows of it.
+/// Host memory that the system may neither swap out nor move. Devices copy from it at full speed after it is registered with
+/// a driver.
 ///
 /// Pages are locked (`mlock`) before they are given out. Pages that move are not in use, and they are unlocked during the
-/// move. Meanwhile no source of this process locks other pages. The bytes count against the capacity, and against the
+/// move. No source of this process locks other pages during that time. The bytes count against the capacity, and against the
 /// system's `RLIMIT_MEMLOCK` unless the process may exceed it (`CAP_IPC_LOCK`). At that limit the error is
-/// [`SourceError::Locked`](millpond_engine::SourceError::Locked), which says how to raise it. A child made by `fork` inherits no lock, but [`is_pinned`] still
-/// returns the same as in its parent.
+/// [`SourceError::Locked`](millpond_engine::SourceError::Locked), which says how to raise it. A child made by `fork` inherits
+/// no lock, but [`is_pinned`] still returns the same as in its parent.
 ///
 /// If a move fails, and other code in the process has meanwhile used up the limit, pages can stay in their old place
 /// without a lock. [`is_pinned`] returns false for them. Invariant: the registry has the committed parts, stale mappings and
@@ -79,8 +80,8 @@ impl SourceWrapper for Pinned {
         &mut self.host
     }
 
-    /// Updates the registry after memory is given back too. That is sound, because nobody may use memory that is being given
-    /// back.
+    /// Updates the registry after each call, even if the call gives memory back. That is sound, because no code may use memory
+    /// that is being given back.
     fn after(&mut self, event: &SourceEvent<'_>) {
         let (_, returned) = self.held.record(event);
         for (address, bytes) in self.host.take_slipped() {

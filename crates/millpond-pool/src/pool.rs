@@ -142,8 +142,8 @@ impl Pool {
         PoolBuilder::default()
     }
 
-    /// Closes the pool like the drop of its last handle, for bindings to languages without handles that are dropped. The caller keeps this
-    /// handle until the process ends. Blocks can still be freed, and requests are refused.
+    /// Closes the pool as if its last handle was dropped. This is for bindings to languages that do not drop handles. The caller keeps
+    /// this handle until the process ends. Blocks can still be freed, and requests are refused.
     #[doc(hidden)]
     pub fn close(&self) {
         self.heap.close();
@@ -186,8 +186,8 @@ impl Pool {
         self.heap().reset_peaks();
     }
 
-    /// Returns all memory that no block uses to the system, like [`trim`](Self::trim). Returns how much memory was given
-    /// back, and why the rest was not. Live blocks do not move.
+    /// Gives all memory that no block uses back to the system, like [`trim`](Self::trim). Returns a report of the memory that
+    /// was given back, and of the reasons why the rest was not. Live blocks do not move.
     ///
     /// The memory that was given back is no longer reserved, so [`fragmentation_ratio`](PoolStats::fragmentation_ratio)
     /// falls.
@@ -195,10 +195,10 @@ impl Pool {
         self.heap().compact()
     }
 
-    /// Returns all memory that no block uses to the system, including the caches of all threads, even of idle ones.
+    /// Gives all memory that no block uses back to the system, including the caches of all threads, even of idle ones.
     ///
-    /// Whole pages of the source are given back. Of a page of the source that still contains a live block, the unused pages
-    /// of the system are given back. Neither is [reserved](PoolStats::reserved) any more.
+    /// Unused pages of the source are given back whole. If a page of the source still contains a live block, its unused
+    /// system pages are given back. In both cases the memory is no longer [reserved](PoolStats::reserved).
     pub fn trim(&self) {
         self.heap().trim();
     }
@@ -209,14 +209,14 @@ impl Pool {
         self.heap().clear();
     }
 
-    /// Finishes pending work: returns the threads' cached blocks, merges free memory, and gives back memory that has been
-    /// unused for as long as the settings say.
+    /// Finishes pending work: returns the threads' cached blocks to the engine, merges free memory, and gives back memory that
+    /// has been unused for as long as the settings say.
     pub fn collect_garbage(&self) {
         self.heap().collect_garbage();
     }
 
-    /// Reserves at least `total` bytes and backs all free memory with physical memory. Later allocations from it call
-    /// neither the source nor, by a page fault, the system. Like other free memory it is given back after some time and by
+    /// Reserves at least `total` bytes and backs all free memory with physical memory. Later allocations from this memory
+    /// neither call the source nor cause page faults. Like other free memory it is given back after some time and by
     /// [`trim`](Self::trim), unless the setting `low-water` keeps it.
     ///
     /// # Errors
@@ -234,8 +234,8 @@ impl Pool {
     }
 
     /// Changes settings of the live pool: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure` and
-    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`. A pool accepts `compact-at`
-    /// but does not use it, because it moves pages more often than this setting would.
+    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`. If more than `compact-at`
+    /// percent of the reserved memory is unused for `decay` ticks and `low-water` is 0, the pool gives free memory back.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;
@@ -251,7 +251,7 @@ impl Pool {
         self.heap().configure(settings)
     }
 
-    /// Changes the setting `cache-size`: the most free memory that the pool keeps for longer than the time between two
+    /// Changes the setting `cache-size`: the maximum amount of free memory that the pool keeps for longer than the time between two
     /// trims.
     ///
     /// # Errors
@@ -297,14 +297,14 @@ impl Pool {
         self.heap().clear_on_reuse(on);
     }
 
-    /// Changes the most bytes that the pool may take from its source. If the pool already has more, it takes no more
+    /// Changes the maximum number of bytes that the pool may take from its source. If the pool already has more, it takes no more
     /// memory. It gives back unused memory now, and freed memory later, until it meets the limit.
     pub fn set_limit(&self, bytes: u64) {
         self.heap().set_limit(bytes);
     }
 
-    /// Returns the most bytes that the pool may take from its source, or `None` if only the source's own capacity limits
-    /// it.
+    /// Returns the maximum number of bytes that the pool may take from its source, or `None` if only the source's own capacity
+    /// limits it.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.heap().limit()

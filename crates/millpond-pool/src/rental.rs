@@ -1,7 +1,7 @@
 //! Rental: temporary use of buffers with at least the requested length.
 //!
 //! Lengths are rounded up to classes, so that a returned buffer fits the next request of a similar length. The classes are powers
-//! of two from 1 KiB to 1 MiB. Longer buffers have whole MiB and are never kept.
+//! of two from 1 KiB to 1 MiB. The sizes of longer buffers are multiples of 1 MiB, and these buffers are never kept.
 
 pub mod shelves;
 #[cfg(test)]
@@ -25,10 +25,10 @@ pub const KEPT: usize = 16;
 
 /// A set of buffers for users that may see each other's data.
 ///
-/// The set keeps returned buffers and rents them again as they are: **a buffer contains the data of its last renter in the
-/// same set**, and zeros the first time. Two sets never see each other's data, because buffers that come from the pool are
-/// zeroed. Give each tenant a set of its own, or use [`Pool::rent`], which always returns zeros. Cloning creates another
-/// handle.
+/// The set keeps returned buffers and rents them again without clearing them: **a buffer contains the data of its last renter
+/// in the same set**, or zeros the first time. Two sets never see each other's data, because buffers that come from the pool
+/// are zeroed. Give each tenant a set of its own, or use [`Pool::rent`], which always returns zeroed buffers. Cloning creates
+/// another handle.
 ///
 /// ```
 /// use millpond::Pool;
@@ -98,7 +98,7 @@ fn fresh<T: Pod>(from: &dyn Memory, bytes: usize) -> Result<Buffer<u8>, AllocErr
     Buffer::zeroed(from.owner(), bytes, ALIGN.max(align_of::<T>()))
 }
 
-/// Converts a buffer of bytes to one of as many whole elements as it has. Returns `None` if it is not aligned for them.
+/// Converts a buffer of bytes to a buffer of as many whole elements as fit. Returns `None` if it is not aligned for them.
 fn elements<T: Pod>(mut bytes: Buffer<u8>) -> Option<Buffer<T>> {
     bytes.truncate(bytes.len() / size_of::<T>() * size_of::<T>());
     bytes.try_cast().ok()
@@ -128,13 +128,13 @@ impl Pool {
         })
     }
 
-    /// Creates a set of buffers to rent, which keeps up to 16 of each class.
+    /// Creates a set of buffers to rent, which keeps up to 16 buffers of each class.
     #[must_use]
     pub fn rental(&self) -> Rental {
         self.rental_of(KEPT)
     }
 
-    /// Creates a set of buffers to rent, which keeps up to `most_kept` of each class.
+    /// Creates a set of buffers to rent, which keeps up to `most_kept` buffers of each class.
     #[must_use]
     pub fn rental_of(&self, most_kept: usize) -> Rental {
         Rental::over(Arc::new(self.clone()), most_kept)

@@ -101,8 +101,8 @@ impl Storage {
         self.bytes.pool()
     }
 
-    /// Returns whether the memory belongs to another library, which lent it to a tensor. It is
-    /// then aligned for its elements only.
+    /// Returns whether the memory belongs to another library, which lent it to a tensor. Such
+    /// memory is aligned for its elements only.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.bytes.is_foreign()
@@ -206,7 +206,7 @@ impl Storage {
 macro_rules! make_storage {
     ($($from:ty)*) => {
         $(impl $from {
-            /// Allocates memory for elements of a type that is known when the program runs, all zero.
+            /// Allocates zeroed memory for elements of a type that is known only at run time.
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.

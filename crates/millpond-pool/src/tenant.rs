@@ -6,13 +6,13 @@ use millpond_account::budget::{Budget, BudgetError, Measure};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A user of a pool whose allocations are charged to a budget of its own, and who may wait for memory.
+/// A handle of a pool whose allocations are charged to a budget of its own. Its requests may wait for memory.
 ///
-/// A request that exceeds the budget fails, and the error lists the holders of the memory. A tenant that [may
-/// wait](Self::wait) queues in order of arrival until enough memory was freed or the timeout is over. See [`Budget`] for
-/// the order. If the budget has room but the pool has no memory, it waits for that too: until a block is freed, or other
-/// pools under the same budget give memory back. A thread that holds memory while it waits for more can wait for itself.
-/// The timeout ends that.
+/// A request that exceeds the budget fails, and the error lists the holders of the memory. If the tenant [may
+/// wait](Self::wait), requests queue in order of arrival until enough memory was freed or the timeout is over. See [`Budget`]
+/// for the order. If the budget has room but the pool has no memory, the request waits for that too: until a block is freed,
+/// or other pools under the same budget give memory back. If a thread waits for memory that only it can free, it waits until
+/// the timeout.
 ///
 /// ```
 /// use millpond::{Budget, Pool, budget::Measure};

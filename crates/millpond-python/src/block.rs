@@ -1,4 +1,4 @@
-//! Blocks of pools, as memory that Python's buffer protocol shows.
+//! Blocks of pools, which Python accesses through its buffer protocol.
 
 use millpond::Buffer;
 use pyo3::exceptions::PyBufferError;
@@ -17,7 +17,7 @@ pub(crate) struct Block {
     bytes: usize,
     #[expect(dead_code, reason = "held for its drop")]
     memory: Memory,
-    /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its blocks.
+    /// Live blocks are listed through the objects of pools, so a pool's object lives as long as its blocks.
     #[expect(dead_code, reason = "held for its drop")]
     pool: Py<PyAny>,
 }
@@ -56,7 +56,7 @@ impl Block {
         self.address
     }
 
-    /// Shows the bytes to an object that reads or writes them.
+    /// Fills a view through which Python reads and writes the bytes.
     ///
     /// # Safety
     /// `view` is null or a structure to be filled, as Python guarantees.
@@ -67,8 +67,8 @@ impl Block {
         let block = slf.get();
         let bytes = ffi::Py_ssize_t::try_from(block.bytes)?;
         let address = std::ptr::with_exposed_provenance_mut(block.address);
-        // SAFETY: the view is to be filled. The bytes stay at their address as long as `slf` lives, of which the view gets a reference.
-        // Nobody else uses them, by the invariant, and Python's other views are used under the rules of their libraries.
+        // SAFETY: the view is to be filled. The bytes stay at their address as long as `slf` lives, and the view gets a reference to `slf`.
+        // By the invariant, this crate does not use them. Python's other views are used under the rules of their libraries.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, bytes, 0, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),

@@ -10,7 +10,7 @@ use std::slice;
 
 /// The bytes of an object with the buffer protocol, in C order.
 ///
-/// Invariant: the view was filled by Python, so its bytes exist until it is released, which happens once.
+/// Invariant: the view was filled by Python, so its bytes exist until it is released, which happens exactly once.
 pub(crate) struct HostBytes<'py> {
     view: Box<ffi::Py_buffer>,
     /// A view is released with the interpreter's lock.
@@ -18,7 +18,7 @@ pub(crate) struct HostBytes<'py> {
 }
 
 impl<'py> HostBytes<'py> {
-    /// Returns the bytes of an object. Fails if they are not as many as expected, or not in C order.
+    /// Returns the bytes of an object. Fails if their number is not the expected one, or if they are not in C order.
     pub(crate) fn of(array: &Bound<'py, PyAny>, expected: usize) -> PyResult<Self> {
         Self::with(array, expected, ffi::PyBUF_SIMPLE)
     }

@@ -30,7 +30,7 @@ pub(crate) struct DeviceArray {
     nbytes: usize,
     shape: Vec<usize>,
     dtype: DType,
-    /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its arrays.
+    /// Live blocks are listed through the objects of pools, so a pool's object lives as long as its arrays.
     pool: Py<Pool>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn device_array(
     DeviceArray::new(pool, shape, dtype, zeroed, tag, &stream)
 }
 
-/// Allocates an array with a tag, and copies the elements of an object with DLPack. The copy is complete when this returns.
+/// Allocates an array with a tag, and copies the elements of an object that supports DLPack. The copy is complete when this returns.
 #[pyfunction]
 pub(crate) fn device_copy(
     pool: &Bound<'_, Pool>,
@@ -82,7 +82,7 @@ impl DeviceArray {
         let of = pool.get().device()?;
         let mut sizes = shape.iter().copied();
         let bytes = sizes.try_fold(dtype.size(), usize::checked_mul);
-        // A call of the driver may take long.
+        // A call of the driver may take a long time.
         let memory = pool.py().detach(|| {
             let _tag = Tag::new(tag).enter();
             let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
@@ -111,7 +111,7 @@ impl DeviceArray {
         self.pool.get().device()
     }
 
-    /// Declares uses, for which other threads may have to be waited for.
+    /// Declares uses on these streams. This may wait for other threads.
     fn record(&self, py: Python<'_>, streams: &[CudaStream]) -> PyResult<()> {
         let recorded = py.detach(|| {
             let mut memory = self.lock();
@@ -120,7 +120,7 @@ impl DeviceArray {
         recorded.map_err(failed)
     }
 
-    /// Declares the uses of a library that gets the address now.
+    /// Declares the uses of a library that receives the address.
     fn lend(&self, py: Python<'_>) -> PyResult<()> {
         let device = self.of()?.device();
         // This calls Python code, so the lock must not be held.
@@ -185,7 +185,7 @@ impl DeviceArray {
         self.address
     }
 
-    /// Declares that work on a stream uses the array. After the array has gone, its memory is reused only when the work that is queued on
+    /// Declares that work on a stream uses the array. After the array is freed, its memory is reused only when the work that is queued on
     /// the stream by then is complete.
     fn record_use(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();

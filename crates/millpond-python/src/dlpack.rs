@@ -1,4 +1,4 @@
-//! Arrays of devices for other libraries, and arrays of other libraries, by DLPack.
+//! Exchanges arrays with other libraries through DLPack.
 
 use millpond::DType;
 use millpond::cuda::{CudaError, CudaStream, DeviceBuffer};
@@ -12,8 +12,8 @@ use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
 
-/// The standard's numbers of the kinds of memory that are exchanged: of the host, of a device, of the host and known to the driver, and of
-/// both.
+/// The standard's numbers of the kinds of memory that are exchanged: memory of the host, memory of a device, pinned memory, and managed
+/// memory.
 const HOST: i32 = 1;
 pub(crate) const CUDA: i32 = 2;
 const PINNED: i32 = 3;
@@ -21,7 +21,7 @@ const MANAGED: i32 = 13;
 
 /// The forms of the structure in a capsule.
 trait Exchanged: Form {
-    /// The name of a capsule whose structure nobody has taken.
+    /// The name of a capsule whose structure was not taken yet.
     const NAME: &'static CStr;
     /// The name of a capsule whose structure was taken.
     const TAKEN: &'static CStr;
@@ -77,38 +77,38 @@ impl Exchanged for DLManagedTensorVersioned {
     }
 }
 
-/// An exported structure, and what it points to.
+/// An exported structure, and the data that it points to.
 ///
-/// Invariant: made by `export_as`, it is at the address of its context until its deleter is called, and the structure is written before
-/// anybody sees it.
+/// Invariant: `export_as` has created it. It is at the address of its context until its deleter is called, and the structure is written
+/// before its address is handed out.
 struct Export<F> {
     managed: Option<F>,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// Keeps the elements.
+    /// Keeps the elements alive.
     _array: Py<PyAny>,
 }
 
 /// The deleter of exported structures.
 ///
 /// # Safety
-/// The pointer is null, or to the structure of an [`Export`] that nobody uses any more.
+/// The pointer is null, or points to the structure of an [`Export`] that is not used any more.
 unsafe extern "C" fn delete<F: Exchanged>(managed: *mut F) {
     // SAFETY: the caller's promise.
     let Some(managed) = (unsafe { managed.as_ref() }) else {
         return;
     };
     let export = managed.context().cast::<Export<F>>();
-    // SAFETY: by the invariant the context is the address of the boxed whole.
+    // SAFETY: by the invariant, the context is the address of the boxed export.
     let mut export = Some(unsafe { Box::from_raw(export) });
     // With the interpreter's lock, the array is freed at once.
     Python::try_attach(|_| drop(export.take()));
-    // The interpreter has ended, so nothing of it may be touched.
+    // If the interpreter has ended, none of its objects may be accessed.
     std::mem::forget(export);
 }
 
-/// Returns a capsule with elements in C order on a device. They belong to an array, which is kept. `at` is their address, and the number of
-/// the device.
+/// Returns a capsule with elements in C order on a device. They belong to an array, which the capsule keeps alive. `at` is the address of
+/// the elements, and the number of the device.
 pub(crate) fn export<'py>(
     array: &Bound<'py, PyAny>,
     at: (u64, u32),
@@ -160,12 +160,12 @@ fn export_as<'py, F: Exchanged>(
     unsafe { PyCapsule::new_with_pointer_and_destructor(array.py(), managed.cast(), F::NAME, Some(end::<F>)) }
         .map(Bound::into_any)
         .inspect_err(|_| {
-            // SAFETY: nobody got the structure.
+            // SAFETY: no capsule has the structure.
             unsafe { delete(managed.as_ptr()) };
         })
 }
 
-/// The destructor of capsules. It deletes the structure if nobody has taken it.
+/// The destructor of capsules. It deletes the structure if it was not taken.
 ///
 /// # Safety
 /// The object is a capsule, and the interpreter is attached.
@@ -176,7 +176,7 @@ unsafe extern "C" fn end<F: Exchanged>(capsule: *mut ffi::PyObject) {
     }
     // SAFETY: the capsule has this name.
     let managed = unsafe { ffi::PyCapsule_GetPointer(capsule, F::NAME.as_ptr()) };
-    // SAFETY: a capsule with this name has a structure of this form that nobody has taken.
+    // SAFETY: a capsule with this name has a structure of this form that was not taken.
     unsafe { delete(managed.cast::<F>()) };
 }
 
@@ -187,10 +187,10 @@ pub(crate) struct Elements {
     pub(crate) shape: Vec<usize>,
     pub(crate) dtype: DType,
     place: DLDevice,
-    /// The address of the first element, or anything if there are no elements.
+    /// The address of the first element, or an arbitrary number if there are no elements.
     address: usize,
     bytes: usize,
-    /// Keeps the elements.
+    /// Keeps the elements alive.
     _owner: Box<dyn Send + Sync>,
 }
 
@@ -251,13 +251,13 @@ impl Elements {
         if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), F::TAKEN.as_ptr()) } != 0 {
             return Err(PyErr::fetch(capsule.py()));
         }
-        // SAFETY: the capsule had the name of a structure that nobody has taken, and only this takes it. By the standard the structure is
-        // whole, and its elements stay until its deleter is called.
+        // SAFETY: the capsule had the name of a structure that was not taken, and only this call takes it. By the standard, the structure
+        // is valid, and its elements exist until its deleter is called.
         let owner = unsafe { ManagedTensor::from_raw(pointer.as_ptr()) };
         let owner = owner.map_err(refused)?;
         // SAFETY: the structure was checked, and is owned.
         let tensor = *unsafe { &*owner.as_ptr() }.tensor();
-        // SAFETY: the owner keeps a whole structure.
+        // SAFETY: the owner keeps a valid structure.
         let shape = unsafe { numbers(tensor.ndim, tensor.shape) };
         let shape = shape.ok_or_else(|| refused("the array has no shape"))?;
         // SAFETY: as above.
@@ -293,7 +293,8 @@ impl Elements {
         })
     }
 
-    /// Copies the elements to as many bytes on a device, and waits until the copy is complete. After an error, the copy may still run.
+    /// Copies the elements to a buffer of the same size on a device, and waits until the copy is complete. After an error, the copy may
+    /// still run.
     pub(crate) fn copy_to(&self, to: &mut DeviceBuffer<u8>, stream: &CudaStream) -> Result<(), CudaError> {
         if self.bytes == 0 {
             return Ok(());
@@ -304,7 +305,7 @@ impl Elements {
             return to.copy_from_host(unsafe { std::slice::from_raw_parts(address, self.bytes) });
         }
         // SAFETY: by the invariant. `of` has checked that the device is the stream's, and the other library has ordered its work before the
-        // stream. The elements are only read. The stream is waited for, and after an error the caller keeps the owner.
+        // stream. The elements are only read. This waits for the stream, and after an error the caller keeps the owner.
         let from =
             unsafe { DeviceBuffer::<u8>::foreign(self.address as u64, self.bytes, stream, Box::new(())) };
         let copied = to.copy_from(&from);
@@ -315,7 +316,7 @@ impl Elements {
 /// Returns a number for each dimension, or `None` if the pointer is null or the number of dimensions is negative.
 ///
 /// # Safety
-/// A pointer that is not null is to as many numbers, which nobody changes while they are borrowed.
+/// A pointer that is not null points to `ndim` numbers, which do not change while they are borrowed.
 unsafe fn numbers<'a>(ndim: i32, pointer: *const i64) -> Option<&'a [i64]> {
     match usize::try_from(ndim).ok()? {
         0 => Some(&[]),

@@ -1,16 +1,16 @@
 //! The compiled part of the Python package `millpond`: the command, recordings, and pools. The Python code is in `python/millpond`.
 //!
 //! ```text
-//!   recording   recordings in memory, and their answers
+//!   recording   recordings in memory, and answers to questions about them
 //!   pools       pools, budgets and recordings of them
 //!   limits      limits of tests
 //!   block       blocks of pools as memory for Python
 //!   buffer      memory of other libraries on the host
 //!   devices     arrays in a device's memory
-//!   dlpack      arrays for other libraries and of them, by DLPack
+//!   dlpack      exchange of arrays with other libraries through DLPack
 //!   stream      streams of other libraries
-//!   plugins     pools as the memory of PyTorch
-//!   numpy       data of NumPy's arrays from a pool
+//!   plugins     pools from which PyTorch allocates
+//!   numpy       a pool from which NumPy allocates the data of arrays
 //!   table       tables for other libraries, through Arrow's C interface
 //!   work        long work without the interpreter's lock
 //! ```

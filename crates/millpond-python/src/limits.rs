@@ -5,7 +5,7 @@ use millpond::limits::{Limits as Most, LimitsError, LimitsScope as Entered};
 use pyo3::exceptions::{PyAssertionError, PyRuntimeError};
 use pyo3::prelude::*;
 
-/// A part of a program of this thread whose memory is measured, from its creation to its end.
+/// A part of this thread's program whose memory is measured. The part begins with the creation of the scope, and ends with `end`.
 #[pyclass(unsendable, module = "millpond._millpond")]
 pub(crate) struct LimitsScope(Option<Entered>);
 
@@ -34,7 +34,7 @@ impl LimitsScope {
         Ok(Self(Some(limits.enter().map_err(refused)?)))
     }
 
-    /// Ends the part. Returns the figures by name, and the text about the limits that were exceeded.
+    /// Ends the part. Returns the figures by name, and a text about the exceeded limits if there are any.
     fn end(&mut self) -> PyResult<(Figures, Option<String>)> {
         let scope = self.0.take();
         let scope = scope.ok_or_else(|| PyRuntimeError::new_err("the measured part has ended"))?;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   Handler        NumPy's structure, in a capsule that arrays hold
-//!   Source         the pool and the tag of a handler, with the head before the data of each array
+//!   Source         the pool and the tag of a handler. It writes a header before the data of each array
 //!   NumpyHandler   the handler as a Python object
 //! ```
 
@@ -32,11 +32,11 @@ const SET_HANDLER: usize = 304;
 type FeatureVersion = unsafe extern "C" fn() -> u32;
 type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
 
-/// The version of NumPy's C interface that first had handlers, that of NumPy 1.22.
+/// The first version of NumPy's C interface with handlers, which is that of NumPy 1.22.
 const FIRST_VERSION: u32 = 0x0f;
 
-/// The bytes before the data of an array, which begin with the number of bytes of the data. NumPy does not always know it when it frees
-/// data. All data is at a multiple of this number.
+/// The size of the header before the data of an array. The header begins with the size of the data, which NumPy does not always know when
+/// it frees data. All data is at a multiple of this number.
 const HEAD: usize = 64;
 
 thread_local! {
@@ -47,7 +47,7 @@ thread_local! {
 /// `PyDataMem_Handler` of NumPy.
 ///
 /// Invariant: `source` is from `Box::into_raw`, and is freed when the handler is dropped. NumPy holds the capsule with the handler while any
-/// array has data of it.
+/// array has data from it.
 #[repr(C)]
 struct Handler {
     name: [u8; 127],
@@ -69,11 +69,11 @@ impl Drop for Handler {
     }
 }
 
-/// A pool that gives memory to arrays, and their tag.
+/// The pool from which arrays are allocated, and their tag.
 struct Source {
     pool: millpond::Pool,
     tag: Tag,
-    /// Lists of live blocks go through the objects of pools, so a pool's object lives as long as its arrays.
+    /// Live blocks are listed through the objects of pools, so a pool's object lives as long as its arrays.
     #[expect(dead_code, reason = "held for its drop")]
     object: Py<Pool>,
 }
@@ -113,9 +113,9 @@ impl Source {
     /// # Safety
     /// `data` is from [`data`](Self::data) of this source and was not freed since.
     unsafe fn block(data: NonNull<c_void>) -> (NonNull<u8>, Layout) {
-        // SAFETY: data is behind a head of its block.
+        // SAFETY: the data follows the header of its block.
         let block = unsafe { data.cast::<u8>().sub(HEAD) };
-        // SAFETY: the head begins with the number of bytes.
+        // SAFETY: the header begins with the number of bytes.
         let bytes = unsafe { block.cast::<usize>().read() };
         // SAFETY: the layout was valid when the block was allocated.
         let layout = unsafe { Layout::from_size_align_unchecked(bytes + HEAD, HEAD) };
@@ -194,7 +194,7 @@ impl NumpyHandler {
     }
 }
 
-/// Returns why this pool has refused memory to NumPy in this thread last, and forgets it.
+/// Forgets the last refusal of memory to NumPy in this thread, and returns its text if this pool has refused.
 #[pyfunction]
 pub(crate) fn take_numpy_refusal(pool: &Bound<'_, Pool>) -> Option<String> {
     let (number, text) = REFUSAL.take()?;

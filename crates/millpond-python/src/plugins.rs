@@ -1,6 +1,6 @@
 //! Pools as the memory of PyTorch, and tags for the requests of other libraries.
 //!
-//! PyTorch calls functions of the C library, which this library contains. They know a pool for each device.
+//! PyTorch calls functions of the C library, which this library contains. These functions use one pool for each device.
 
 use crate::pools::{Figures, Pool, figures};
 use millpond::Tag;
@@ -14,16 +14,16 @@ thread_local! {
     static TAG: RefCell<Option<TagScope>> = const { RefCell::new(None) };
 }
 
-/// Makes a pool the memory of PyTorch on the pool's device.
+/// Makes PyTorch allocate from a pool on the pool's device.
 #[pyfunction]
 pub(crate) fn plug(pool: &Bound<'_, Pool>) -> PyResult<()> {
     let device = pool.get().device()?;
-    // The last handle of the pool before waits for streams.
+    // Dropping the last handle of the previous pool waits for streams.
     let plugged = pool.py().detach(|| millpond_c::plugin::set_pool(device));
     plugged.map_err(PyRuntimeError::new_err)
 }
 
-/// Returns the pool that is the memory of PyTorch on a device, and creates it if there is none.
+/// Returns the pool from which PyTorch allocates on a device, and creates it if there is none.
 #[pyfunction]
 pub(crate) fn plugged(py: Python<'_>, device: u32) -> PyResult<Pool> {
     let pool = py.detach(|| millpond_c::plugin::plugged_pool(device));
@@ -37,7 +37,7 @@ pub(crate) fn private_stats(py: Python<'_>, device: u32) -> Vec<Figures> {
     stats.iter().map(figures).collect()
 }
 
-/// Returns the devices on which a pool is the memory of PyTorch.
+/// Returns the devices on which PyTorch allocates from a pool.
 #[pyfunction]
 pub(crate) fn plugged_devices() -> Vec<u32> {
     millpond_c::plugin::plugged_devices()
@@ -49,11 +49,11 @@ pub(crate) fn reset_private_peaks(py: Python<'_>, device: u32) {
     py.detach(|| millpond_c::plugin::reset_private_peaks(device));
 }
 
-/// Sets the tag of this thread for requests that come from outside of Python. The empty text is no tag.
+/// Sets the tag of this thread for requests that come from outside of Python. An empty text removes the tag.
 #[pyfunction]
 pub(crate) fn set_thread_tag(name: &str) {
     TAG.with(|tag| {
-        // The scope before ends first, because scopes nest.
+        // The previous scope ends first, because scopes nest.
         *tag.borrow_mut() = None;
         if !name.is_empty() {
             *tag.borrow_mut() = Some(Tag::new(name).enter());

@@ -13,13 +13,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The number of bytes from which on an allocation may take long.
+/// The number of bytes from which an allocation may take a long time.
 const LARGE: usize = 1 << 20;
 
 /// The number of requests of this process that were refused.
 pub(crate) static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes, which a program gives as a number or as a text such as `"2GiB"`.
+/// A number of bytes. A program gives it as a number or as a text such as `"2GiB"`.
 pub(crate) struct Size(pub(crate) u64);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Size {
@@ -67,7 +67,8 @@ macro_rules! of_both {
 /// Sets a builder's settings. The builders of both kinds of pools have the same methods and no common type.
 macro_rules! with_settings {
     ($builder:expr, $name:ident, $limit:ident, $budget:ident, $settings:ident) => {{
-        // A stack would be that of the interpreter. Objects of modules are often alive at the end of a program.
+        // Stacks are disabled, because they would be those of the interpreter. The report of leaks is disabled, because objects of modules
+        // are often alive at the end of a program.
         let mut builder = $builder.track(Some(Tracking::All)).stacks(false).leak_report(false);
         if let Some(name) = $name {
             builder = builder.name(name);
@@ -117,7 +118,7 @@ impl Pool {
             return Ok(Self(Kind::Host(pool.map_err(refused)?)));
         };
         let builder = with_settings!(DevicePool::builder(), name, limit, budget, settings);
-        // The driver may take seconds to begin.
+        // The driver may take seconds to start.
         let built = py.detach(|| builder.build(&CudaDevice::get(device)?));
         match built {
             Ok(pool) => Ok(Self(Kind::Device(pool))),
@@ -155,7 +156,7 @@ impl Pool {
                 false => pool.alloc(bytes).map(Memory::Uninit),
             }
         };
-        // Clearing much memory takes time, in which other threads go on.
+        // Clearing a large block takes time, so other Python threads run meanwhile.
         let memory = match bytes < LARGE {
             true => allocate(),
             false => slf.py().detach(allocate),
@@ -202,7 +203,8 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// Returns the statistics. Another thread may hold the pool's lock while it waits for the device.
+    /// Returns the statistics. The interpreter's lock is released, because another thread may hold the pool's lock while it waits for the
+    /// device.
     fn all_stats(&self, py: Python<'_>) -> PoolStats {
         py.detach(|| of_both!(self, stats()))
     }
@@ -316,7 +318,7 @@ impl Recorder {
         Ok(Self(Mutex::new(Some(recording))))
     }
 
-    /// Stops the recording when the file is complete.
+    /// Stops the recording. Returns when the file is complete.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let recording = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let recording = recording.ok_or_else(|| PyRuntimeError::new_err("the recording has ended"))?;

@@ -1,4 +1,4 @@
-//! Recordings in memory, and the answers to them.
+//! Recordings in memory, and answers to questions about them.
 
 use crate::table::Table;
 use crate::work;
@@ -37,7 +37,7 @@ impl From<millpond_cli::Answer> for Answer {
 /// A column of a table: its name, and its numbers.
 type Column = (String, Vec<u64>);
 
-/// Returns the most bytes in each column of a timeline, and the names of the groups.
+/// Returns the maximum number of bytes in each column of a timeline, and the names of the groups.
 fn columns(timeline: Timeline) -> (Vec<Column>, Vec<String>) {
     let most = |samples: &[Sample]| samples.iter().map(|sample| sample.most).collect();
     let begins = (0..timeline.columns()).map(|column| timeline.begins(column));
@@ -59,11 +59,11 @@ fn columns(timeline: Timeline) -> (Vec<Column>, Vec<String>) {
             samples: timeline.rest,
         });
     }
-    // At this moment of a column the groups add up to what is held.
+    // At the peak of a column, the groups add up to the held bytes.
     let at_peak = |group: &Band| -> Vec<u64> { group.samples.iter().map(|sample| sample.at_peak).collect() };
     let mut names = Vec::new();
     for group in &groups {
-        // Each column has a name of its own.
+        // The names of columns are unique.
         let mut name = group.name.clone();
         for number in 2.. {
             if columns.iter().all(|(other, _)| *other != name) {

@@ -1,7 +1,7 @@
 //! Streams of other libraries.
 //!
-//! A driver may crash if it is given a stream that has ended. So a pool gets a stream only with the object that keeps it alive, and a
-//! stream that is known by its number only is used during one call. The documentation of the package requires that a stream which its
+//! A driver may crash if it is given a stream that has ended. So a pool gets a stream only with the object that keeps it alive. A stream
+//! that is known only by its number is used only during one call. The documentation of the package requires that a stream which its
 //! object does not own, such as an `ExternalStream`, lives as long as the pool.
 
 use millpond::cuda::{CudaDevice, CudaError, CudaStream};
@@ -18,13 +18,13 @@ const PER_THREAD: usize = 2;
 /// The standard's number for a consumer that needs no order.
 const NO_ORDER: isize = -1;
 
-/// The functions that return the stream that a library uses now: its module, and the path of the function.
+/// The functions that return the current stream of a library: the module of the library, and the path of the function.
 const CURRENT: [(&str, [&str; 2]); 2] = [
     ("torch", ["cuda", "current_stream"]),
     ("cupy", ["cuda", "get_current_stream"]),
 ];
 
-/// Returns the stream of an object of another library, which is kept as long as the stream is in use. `None` is the default stream.
+/// Returns the stream of another library's object. The object is kept as long as the stream is in use. `None` is the default stream.
 pub(crate) fn of(device: &CudaDevice, stream: Option<&Bound<'_, PyAny>>) -> PyResult<CudaStream> {
     let Some(stream) = stream else {
         return Ok(CudaStream::legacy(device));
@@ -70,7 +70,7 @@ fn handle_of(stream: &Bound<'_, PyAny>) -> PyResult<usize> {
     )))
 }
 
-/// Returns the number of the device of a stream object, if the object tells.
+/// Returns the number of the device of a stream object, if the object has it.
 fn device_of(stream: &Bound<'_, PyAny>) -> Option<u32> {
     let names = [&["device_index"][..], &["device_id"], &["device", "device_id"]];
     names.iter().find_map(|path| {
@@ -82,7 +82,8 @@ fn device_of(stream: &Bound<'_, PyAny>) -> Option<u32> {
     })
 }
 
-/// Calls a function with the stream of a handle. By the standard, the stream lives until the call returns. No handle is the default stream.
+/// Calls a function with the stream of a handle. By the standard, the stream lives until the call returns. `None` is the default stream.
+/// The function is not called if the consumer needs no order.
 pub(crate) fn with_handle(
     device: &CudaDevice,
     handle: Option<isize>,
@@ -105,7 +106,7 @@ pub(crate) fn with_handle(
     order(&stream).map_err(failed)
 }
 
-/// Returns the streams that PyTorch and CuPy use now, if the program uses these libraries.
+/// Returns the current streams of PyTorch and CuPy, if the program uses these libraries.
 pub(crate) fn current(py: Python<'_>, device: &CudaDevice) -> PyResult<Vec<CudaStream>> {
     let modules = py.import("sys")?.getattr("modules")?;
     let mut found = Vec::new();
@@ -114,7 +115,7 @@ pub(crate) fn current(py: Python<'_>, device: &CudaDevice) -> PyResult<Vec<CudaS
             .get_item(library)
             .and_then(|library| library.getattr(module));
         let Ok(cuda) = module else { continue };
-        // PyTorch would initialise CUDA.
+        // If PyTorch has not initialised CUDA, the call would do so.
         let is_ready =
             !cuda.hasattr("is_initialized")? || cuda.call_method0("is_initialized")?.is_truthy()?;
         if is_ready && cuda.hasattr(function)? {

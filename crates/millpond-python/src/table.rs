@@ -73,7 +73,7 @@ impl Table {
         self.batches.iter().map(RecordBatch::num_rows).sum()
     }
 
-    /// Returns the table as a stream. It is never cast, so a requested schema is not looked at, as the interface allows.
+    /// Returns the table as a stream. A requested schema is ignored, as the interface allows.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
@@ -128,7 +128,7 @@ impl Table {
     }
 }
 
-/// Returns the cells as an array, whose type is that of the first cell. Whole numbers may stand among others.
+/// Returns the cells as an array of the type of the first cell. Integers may be mixed with floating-point numbers.
 fn array(cells: &[Option<Cell>]) -> PyResult<ArrayRef> {
     let has = |is: fn(&Cell) -> bool| cells.iter().flatten().any(is);
     let kind = match cells.iter().flatten().next() {

@@ -1,4 +1,4 @@
-//! Runs long work without the interpreter's lock, so that other Python threads go on and Ctrl-C interrupts it. Shows its progress.
+//! Runs long work without the interpreter's lock, so that other Python threads run and Ctrl-C interrupts it. Shows its progress.
 
 use millpond_cli::{Error, Work};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -9,14 +9,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// How often signals are looked for.
+/// The interval at which signals are checked.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How many times signals are looked for before progress is shown, and from then on between two updates.
+/// The number of checks for signals before progress is shown, and between two updates after that.
 const LONG: u32 = 10;
 const UPDATE: u32 = 4;
 
-/// Calls `work` in a thread of its own. If a signal handler raises an exception, such as `KeyboardInterrupt`, the work is interrupted, and
+/// Runs `call` on a new thread. If a signal handler raises an exception, such as `KeyboardInterrupt`, the work is interrupted, and
 /// the exception is returned at once.
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
@@ -25,7 +25,7 @@ pub(crate) fn run<T: Send + 'static>(
     let work = Work::default();
     let theirs = work.clone();
     let (done, results) = mpsc::channel();
-    // Nobody receives the result of work that was interrupted.
+    // The result of interrupted work is not received.
     let begin = move || drop(done.send(call(&theirs)));
     thread::Builder::new().name("millpond".to_owned()).spawn(begin)?;
     let mut shown = None;
@@ -65,7 +65,7 @@ fn wait<'py, T: Send + 'static>(
             && looked.is_multiple_of(UPDATE)
             && let Some(stage) = work.stage()
         {
-            // Signals are also looked for in this call, which raises no other exceptions.
+            // This call also checks for signals. It raises no other exceptions.
             let show = match shown {
                 Some(shown) => shown,
                 None => shown.insert(py.import("millpond._notebook")?.getattr("Progress")?.call0()?),

@@ -62,7 +62,7 @@ def tensor_in(capsule, name, offset):
 
 
 class Library:
-    """An array of another library: it hands out the structure of an array of ours after a change."""
+    """An array of another library. It returns the structure of one of our arrays after a change."""
 
     def __init__(self, array, change=None, device=None, versions=True):
         self.array, self.change, self.device, self.versions = array, change, device, versions

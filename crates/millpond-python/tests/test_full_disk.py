@@ -1,4 +1,4 @@
-"""Tests of a disk that becomes full. A limit on the size of files stands for it, because that needs no privileges."""
+"""Tests of a disk that becomes full. A limit on the size of files simulates it, because that needs no privileges."""
 
 import contextlib
 import io
@@ -109,7 +109,7 @@ class FullDisk(unittest.TestCase):
         self.assertIn("there is no answer", answer)
         self.assertIn("File too large", answer)
         self.assertEqual(self.files(), [])
-        # A program that does not fail is told too.
+        # The message is also printed if the program does not fail.
         said = io.StringIO()
         with contextlib.redirect_stderr(said), millpond.catch_oom(self.folder / "run.html"):
             self.allocate_until_full(part)

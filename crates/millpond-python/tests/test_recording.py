@@ -280,7 +280,7 @@ class Recordings(unittest.TestCase):
 
 
 class Cell:
-    """A fake of a notebook, with what its cell has shown."""
+    """A fake of a notebook, with the contents that its cell has shown."""
 
     def __init__(self, shell, interrupts=False):
         self.shown, self.updated, self.interrupts = [], threading.Event(), interrupts
@@ -309,7 +309,7 @@ class Progress(unittest.TestCase):
         os.mkfifo(self.pipe)
 
     def read(self, cell, ready):
-        """Reads a recording of which the end comes when ``ready`` returns."""
+        """Reads a recording whose end arrives when ``ready`` returns."""
 
         def write():
             with open(self.pipe, "w") as out:
@@ -369,7 +369,7 @@ class Progress(unittest.TestCase):
 
 @unittest.skipUnless(has("pyarrow", "pandas", "polars", "duckdb"), "needs pyarrow, pandas, polars and duckdb")
 class Libraries(unittest.TestCase):
-    """What other libraries get lies where this package put it."""
+    """Other libraries use the memory of this package without a copy."""
 
     @classmethod
     def setUpClass(cls):

@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The bytes at the beginning of a file in which the schema of a recording names its version.
+/// The number of bytes at the beginning of a file that are searched for the version in the schema of a recording.
 const START: u64 = 64 << 10;
 
 /// Creates a file for a recording. An older recording at the path is replaced, unless a process is still writing it.
@@ -36,7 +36,7 @@ fn check_replaceable(path: &Path) -> Result<File> {
     if !fs::symlink_metadata(path)?.is_file() {
         return refused("it exists and is not a regular file; choose another path");
     }
-    // Another process may put a link or a named pipe there between the two calls.
+    // Another process may create a link or a named pipe at the path between the two calls.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)

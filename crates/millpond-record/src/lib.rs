@@ -11,8 +11,8 @@
 //! event costs detail but does not change the totals. While there is no recording, pools pay only the load that shows whether they
 //! have observers.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Programs should depend on millpond:
+//! the names that only millpond's own crates need may change without notice.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]
@@ -117,7 +117,7 @@ impl RecorderBuilder {
     }
 
     /// Sets the interval at which the sums of pools, devices and the process are recorded. The default is a tenth of a
-    /// second. The sums can also be disabled.
+    /// second, and the minimum is a millisecond. `None` disables the sums.
     #[must_use]
     pub fn sums_every(mut self, every: Option<Duration>) -> Self {
         self.sums_every = every.map(|every| every.max(Duration::from_millis(1)));
@@ -321,7 +321,7 @@ fn current() -> Locked<'static, Recordings> {
     CURRENT.lock()
 }
 
-/// While this is held, around a fork, no recording begins or ends.
+/// The lock that is held around a fork. No recording begins or ends while it is held.
 struct NoRecording(Locked<'static, Recordings>);
 
 impl Resting for NoRecording {
@@ -366,7 +366,7 @@ pub fn attach(pool: &dyn LivePool) {
     }
 }
 
-/// Does the same for a device's pool.
+/// Like [`attach`], for a device's pool. Returns the pool's connection to the recording, if there is one.
 pub fn sink_for(pool: &PoolLabel) -> Option<Sink> {
     snapshot::look_at_environment();
     setting::begin_by_environment();
@@ -488,7 +488,7 @@ fn facts() -> Vec<(String, String)> {
     facts
 }
 
-/// Sets the moment from which the times of a recording count to `start`, a time of this process's clock.
+/// Sets `start`, a time of this process's clock, as the origin of the times in a recording.
 fn set_start_at(facts: &mut Vec<(String, String)>, start: Time) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
     if let Some(start) = now.and_then(|now| now.checked_sub(Time::now().since(start))) {

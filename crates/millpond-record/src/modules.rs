@@ -64,7 +64,7 @@ fn build_id(path: &str) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let mut header = [0; 64];
     file.read_exact(&mut header).ok()?;
-    // The format of this machine: 64 bits, little-endian.
+    // Only 64-bit little-endian files are supported.
     if !header.starts_with(&[0x7f, b'E', b'L', b'F', 2, 1]) {
         return None;
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_mappings_are_understood() {
+    fn lines_of_mappings_are_parsed() {
         let code = "55d0c0a00000-55d0c0b00000 r-xp 00002000 08:01 131 /usr/bin/a program";
         let module = line(code).expect("code");
         assert_eq!((module.address, module.bytes), (0x55d0_c0a0_0000, 0x10_0000));

@@ -21,7 +21,7 @@ const STACKS: usize = 1 << 20;
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
-/// Sums of a pool, or of a device if no pool is named.
+/// A sum of a pool, or of a device or the process if `pool` is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) gauge: Gauge,
@@ -44,7 +44,7 @@ pub(super) struct RowBuilder<W: Write> {
     tags: Vec<bool>,
     stacks: Map<Box<[u64]>, u32>,
     next_keyframe: u64,
-    /// The number of events so far. The lost events are counted beside it.
+    /// The number of events so far, without the lost events.
     pub(super) events: u64,
     pub(super) lost: u64,
 }
@@ -139,7 +139,7 @@ impl<W: Write> RowBuilder<W> {
             ..row
         };
         if let Some(before) = self.live.insert((row.pool, row.address), row) {
-            // Two blocks never have one address at a time, so the free of the first block was lost.
+            // Two live blocks never have the same address, so the free of the first block was lost.
             self.writer.push(&end_of(&before, row.time, 0, 0))?;
         }
         self.writer.push(&row)
@@ -318,7 +318,7 @@ impl<W: Write> RowBuilder<W> {
     }
 }
 
-/// Makes the row of a free from the row of its allocation.
+/// Returns the row of a free from the row of its allocation.
 fn end_of(block: &Row, time: u64, thread: u32, stream: u32) -> Row {
     Row {
         kind: Kind::Free,

@@ -1,10 +1,10 @@
 //! Snapshots: recordings of one moment with the blocks of all pools.
 //!
 //! ```text
-//!   state     what each pool holds, by its account, its placement or its sums
-//!   room      the largest blocks, in room that is taken beforehand
-//!   rows      all of that as rows of a recording
-//!   refused   snapshots by themselves, when memory has run out
+//!   state     the contents of each pool, from its account, its placement or its sums
+//!   room      a preallocated buffer for the largest blocks
+//!   rows      the state as rows of a recording
+//!   refused   automatic snapshots, when memory has run out
 //! ```
 //!
 //! A snapshot does not allocate from a pool. It uses its own mappings, and if a pool is the program's allocator, the
@@ -32,9 +32,9 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The default for the bytes of a file.
+/// The default maximum size of a file in bytes.
 const MOST_BYTES: u64 = 64 << 20;
-/// The memory that the writer of a file needs at one time.
+/// The bytes of memory that the writer of a file needs at one time.
 const TO_WRITE: usize = 32 << 20;
 
 /// The report of a snapshot.
@@ -83,7 +83,7 @@ pub fn snapshot(path: impl AsRef<Path>) -> Result<SnapshotReport, RecordError> {
     Snapshots::new().write(path)
 }
 
-/// The settings of snapshots, both of requested ones and of those after out-of-memory errors.
+/// The settings of snapshots: of requested ones, and of automatic ones after out-of-memory errors.
 ///
 /// ```
 /// use millpond::record::Snapshots;

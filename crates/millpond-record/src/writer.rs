@@ -1,7 +1,7 @@
 //! The writing thread. It takes the events of all threads, sorts them by time, and enters them in the recording.
 //!
 //! Each thread writes events to its own ring, so the order between threads has to be reconstructed. An event can be
-//! taken once no earlier event can still arrive. A thread marks its ring as busy before it reads the time of an event.
+//! taken when no earlier event can still arrive. A thread marks its ring as busy before it reads the time of an event.
 //! An event that is not in the ring yet is therefore later than the last check at which the ring was not busy.
 
 use super::modules;
@@ -59,7 +59,7 @@ pub(super) struct EventWriter<W: Write> {
     /// The interval of the pools' sums, or `None` if they are not recorded.
     every: Option<u64>,
     next_look: u64,
-    /// The last sums, with a time up to which not all events are entered yet.
+    /// The last sums and their time. They are entered after all events up to that time.
     measured: Option<(u64, Vec<Measured>)>,
     next_flush: u64,
     /// The base addresses of the code modules that are defined.
@@ -251,7 +251,7 @@ impl<W: Write> EventWriter<W> {
 
     fn count_losses(&mut self) -> Result<(), RecordingError> {
         for known in &mut self.rings {
-            // This is asked first, because a thread may lose an event and end after its losses are read.
+            // This is read first, because a thread may lose an event and end after its losses are read.
             known.is_over = known.taker.is_over();
             let lost = known.taker.ring.lost();
             let since = lost.since(known.lost);
@@ -293,7 +293,7 @@ pub(super) fn measure() -> (u64, Vec<Measured>) {
         measure_pool(pool.label().id, &pool.stats(), &mut measured);
         with_pools.insert(pool.device());
     }
-    // Devices are asked for only if some have pools: a handle keeps a device open.
+    // Devices are listed only if some have pools, because a handle keeps a device open.
     let has_devices = with_pools.iter().any(|device| *device != Device::Host);
     for of in has_devices.then(open_devices).into_iter().flatten() {
         let Device::Cuda(device) = of.device() else {

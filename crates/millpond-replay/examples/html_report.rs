@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         trace,
         runs: &runs,
         in_use: runs.iter().position(|run| run.name == in_use),
-        // `none` reserves least because it calls the driver each time. Nobody would use that.
+        // `none` reserves the least because it calls the driver for each request, which is too slow in practice.
         best: finished
             .filter(|(_, result)| result.policy != "none")
             .min_by(|(_, a), (_, b)| a.overhead.total_cmp(&b.overhead))

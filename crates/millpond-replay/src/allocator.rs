@@ -92,7 +92,7 @@ pub(crate) fn own(trace: &Trace, recorded: Option<&str>, options: &Options) -> O
     let named = conf.is_some() || recorded.is_some() || trace.settings.conf.is_some();
     let torch = match &conf {
         Some(_) => options.settings.torch.clone(),
-        // Settings that this version cannot read are those of a later PyTorch.
+        // Settings that cannot be parsed are those of a later PyTorch. The defaults replace them.
         None => recorded_conf(&trace.settings).unwrap_or_default(),
     };
     let conf = conf.or_else(|| trace.settings.conf.clone()).unwrap_or_default();

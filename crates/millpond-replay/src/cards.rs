@@ -17,8 +17,8 @@ pub struct Card {
     pub source: &'static str,
 }
 
-/// Returns a preset from hundredths of a GiB and MiB. PyTorch prints what a driver reports in hundredths of a
-/// GiB. The total is rounded up, so that it prints as the same number again.
+/// Returns a preset from a total in hundredths of a GiB and a context in MiB. PyTorch prints the total that a
+/// driver reports in hundredths of a GiB. The total is rounded up, so that it prints as the same number again.
 const fn card(name: &'static str, hundredths_of_gib: u64, context_mib: u64, source: &'static str) -> Card {
     Card {
         name,
@@ -29,7 +29,7 @@ const fn card(name: &'static str, hundredths_of_gib: u64, context_mib: u64, sour
 }
 
 /// Totals are those that drivers report to a program, which is less than the memory of the card. They differ
-/// by up to 2 % between drivers and settings such as ECC. Where several are published, this table holds one of
+/// by up to 2 % between drivers and settings such as ECC. If several are published, this table contains one of
 /// the smaller ones, which newer drivers report. The context is an assumption based on reports of users of
 /// these cards about a PyTorch process.
 const CARDS: &[Card] = &[

@@ -208,7 +208,7 @@ fn axes(timeline: &Timeline, most: f64, canvas: &mut impl Canvas, y: &impl Fn(f6
     }
 }
 
-/// Returns three to seven round numbers of bytes up to `most`.
+/// Returns at most eight numbers of bytes from 0 to `most`: the multiples of a power of two.
 fn marks(most: f64) -> Vec<f64> {
     let mut step = 1.0;
     while most / step > 7.0 {

@@ -1,8 +1,8 @@
 //! Changes a recorded program, so that a replay shows what the changed program would need.
 //!
-//! An [`Edit`] is a change of the program, such as a smaller batch or activations that are made again. [`apply`]
-//! changes a recording and returns a [`Trace`] again, so that everything that works on a recording also works
-//! on the changed program. Each edit says what it assumes.
+//! An [`Edit`] is a change of the program, such as a smaller batch or the recomputation of activations.
+//! [`apply`] changes a recording and returns a [`Trace`], so that everything that works on a recording also
+//! works on the changed program. Each edit says what it assumes.
 //!
 //! ```
 //! use millpond_replay::{Edit, apply_edits};
@@ -198,7 +198,7 @@ pub(crate) fn words(edits: &[AppliedEdit]) -> String {
 /// A changed recording.
 #[derive(Clone, Debug)]
 pub struct Edited {
-    /// The changed program. It contains no addresses, and nothing of the recorded allocator but its settings.
+    /// The changed program. It contains no addresses, and of the recorded allocator only the settings.
     pub trace: Trace,
     /// The edits in the order in which they were applied.
     pub edits: Vec<AppliedEdit>,
@@ -210,12 +210,12 @@ pub struct Edited {
 /// |---|---|
 /// | `scale=F` | multiplies the sizes that follow the batch by F |
 /// | `scale=TAG:F` | multiplies the sizes of the blocks of TAG by F |
-/// | `chunk=TAG:N` | makes the blocks of TAG in N pieces, one piece after the other |
-/// | `recompute=TAG` | frees activations after the forward pass of their layer, and makes them again for the backward pass |
-/// | `offload=TAG` | keeps the blocks of TAG elsewhere between their uses |
+/// | `chunk=TAG:N` | allocates the blocks of TAG in N pieces, one piece after the other |
+/// | `recompute=TAG` | frees activations after the forward pass of their layer, and recomputes them for the backward pass |
+/// | `offload=TAG` | moves the blocks of TAG to other memory between their uses |
 /// | `shard=TAG:N` | divides the blocks of TAG among N ranks |
 /// | `free-early=TAG` | frees the blocks of TAG after their last use |
-/// | `without=TAG` | does not make the blocks of TAG |
+/// | `without=TAG` | does not allocate the blocks of TAG |
 ///
 /// # Errors
 /// Returns an error if an edit matches no block, if the recording lacks what it needs, or if the changed program

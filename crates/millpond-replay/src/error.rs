@@ -19,7 +19,8 @@ pub enum ReplayError {
         /// Whether a time window was requested.
         window: bool,
     },
-    /// The program holds more than any device has. Policies that map pages would keep a record of each page.
+    /// The program holds more than [`MOST_HELD`]. Policies that map pages keep a record of each page, so a
+    /// replay needs a limit.
     #[error(
         "{trace} holds {} {}, more than the limit of a replay ({}): if the recording is damaged there, exclude that part \
          with --time-window",

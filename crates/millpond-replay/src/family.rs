@@ -62,8 +62,8 @@ impl Family {
         })
     }
 
-    /// Returns the settings to try one at a time, in the form of the environment. Whole spaces come first, and
-    /// then single settings in each of them.
+    /// Returns the settings to try one at a time, in the form of the environment variable. The fixed settings
+    /// of each space come first, and then single settings in each space.
     pub(crate) fn points(self, program: &Program, device: Device) -> Vec<String> {
         let spaces = spaces(self, program, device);
         let fixed = spaces.iter().map(|dimensions| Point::fixed(dimensions));
@@ -134,8 +134,8 @@ impl Dimension {
         Self::new(values.iter().map(|value| format!("{key}:{value}")))
     }
 
-    /// Returns the dimension with the `most` values that `place` ranks first. Returns none of them if it
-    /// ranks none.
+    /// Returns the dimension with the `most` values that `place` ranks first. Leaves out values that it does
+    /// not rank.
     pub(super) fn keep(&self, most: usize, place: impl Fn(&str) -> Option<usize>) -> Self {
         if self.fixed {
             return self.clone();
@@ -198,9 +198,9 @@ pub(super) fn spaces(family: Family, program: &Program, device: Device) -> Vec<V
     }
 }
 
-/// `large_segment_size_mb` is not included. Only recent releases of PyTorch know it. Others stop at the first
-/// allocation with "Unrecognized CachingAllocator option". It also changes the smallest valid value of
-/// `max_split_size_mb`.
+/// Returns the spaces of PyTorch's allocator. `large_segment_size_mb` is not included. Only recent releases of
+/// PyTorch know it. Others stop at the first allocation with "Unrecognized CachingAllocator option". It also
+/// changes the smallest valid value of `max_split_size_mb`.
 fn torch(program: &Program, device: Device) -> Vec<Vec<Dimension>> {
     let splits = Dimension::of("max_split_size_mb", &split_ladder(program));
     let rounding = Dimension::of("roundup_power2_divisions", &[2, 4, 8, 16]);

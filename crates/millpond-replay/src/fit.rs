@@ -15,7 +15,7 @@ pub struct Smallest {
     pub run: Run,
 }
 
-/// Bisects, to one page, between what the program holds at its peak and what the policy reserves on a device
+/// Bisects, to one page, between the peak of the program and the bytes that the policy reserves on a device
 /// without a limit. Returns `None` if the policy does not finish on a device of twice that size.
 ///
 /// `ticks` says when time passes in each replay. `to_come` is called before each replay with the approximate

@@ -177,7 +177,7 @@ struct SegmentWalk<'a> {
     tags: Vec<(u32, u64)>,
 }
 
-/// The most tags of one segment that are told apart.
+/// The most tags of one segment that are counted separately.
 const TAGS: usize = 64;
 
 impl<'a> SegmentWalk<'a> {

@@ -1,4 +1,4 @@
-//! Explains why memory ran out, and proves by replays what would have served the request.
+//! Explains why memory ran out, and proves with replays which remedies would have served the request.
 //!
 //! ```text
 //!   event.rs      the requests that a recorded allocator refused
@@ -6,9 +6,9 @@
 //!   failure.rs    the refusal of each policy of a replay
 //!   recorded.rs   the memory of the recorded allocator at the event
 //!   layout.rs     the memory of a replayed policy at its refusal
-//!   rules.rs      which free range serves which request
+//!   rules.rs      the rules by which a free range serves a request
 //!   cause.rs      the cause, from the free ranges and the device
-//!   holders.rs    who holds memory, and since when
+//!   holders.rs    the groups that hold memory, and their ages
 //!   remedy.rs     settings and policies that serve it, and the replays that prove them
 //!   changes.rs    the same for changes of the program
 //! ```
@@ -70,7 +70,7 @@ pub struct RefusedRequest {
 /// The explanation of an out-of-memory event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutOfMemory {
-    /// Whether the recording contains the event, or a replay ran into it.
+    /// The origin of the event: the recording or a replay.
     pub origin: OomOrigin,
     /// The policy that refused the request. For a recorded event, the name of the policy that the recorded
     /// allocator follows.
@@ -79,25 +79,25 @@ pub struct OutOfMemory {
     pub refused: u64,
     /// The first refused request, if there are several.
     pub first: Option<RefusedRequest>,
-    /// The last refused request. Everything below concerns it.
+    /// The last refused request. All later fields describe it.
     pub request: RefusedRequest,
     /// The text of the error, if the recording contains it. Only recordings of this library do.
     pub error: Option<String>,
-    /// Bytes that the program could have: those reserved and those that the device had free. `None` if the
-    /// recording does not say.
+    /// Bytes that were available to the program: the reserved ones and those that the device had free. `None`
+    /// if they are not recorded.
     pub device_bytes: Option<u64>,
-    /// Bytes that the device had free. `None` if the recording does not say.
+    /// Bytes that the device had free. `None` if they are not recorded.
     pub device_free_bytes: Option<u64>,
-    /// Bytes of the device named with the replay that the recorded program could not have, because other
-    /// processes, libraries or contexts held them. `None` if unknown.
+    /// Bytes of the replay's device that were not available to the recorded program, because other processes,
+    /// libraries or contexts held them. `None` if unknown.
     pub others_bytes: Option<u64>,
     /// Requested bytes that the program held.
     pub held_bytes: u64,
     /// The number of blocks that the program held.
     pub held_blocks: u64,
-    /// The allocator's memory before it gave its cache back. `None` if the recording does not say.
+    /// The allocator's memory before it released its cache. `None` if it is not recorded.
     pub before: Option<CacheState>,
-    /// The allocator's memory when it refused the request. `None` if the recording does not say.
+    /// The allocator's memory when it refused the request. `None` if it is not recorded.
     pub after: Option<CacheState>,
     /// The groups of tags that held the most, the largest first.
     pub holders: Vec<Holder>,
@@ -120,7 +120,7 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// Returns two to four sentences: what was requested, the cause, the best remedy, and who holds the most if no remedy is known.
+    /// Returns two to four sentences: the request, the cause, the best remedy, and the largest holder if no remedy is known.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let request = &self.request;
@@ -151,7 +151,7 @@ impl OutOfMemory {
         sentences
     }
 
-    /// Says who holds the most, if the program has to hold less and no change of it is known.
+    /// Returns a sentence about the largest holder, if the program must hold less and no remedy is known.
     fn largest(&self) -> Option<String> {
         let is_only_hint = self.cause == Cause::NothingFree && self.remedies.is_empty();
         let most = self.holders.first();
@@ -167,7 +167,7 @@ impl OutOfMemory {
         ))
     }
 
-    /// Returns what to do in one sentence, if anything is known.
+    /// Returns one sentence about the remedies, if there is anything to say.
     fn advice(&self) -> Option<String> {
         if let Some(best) = self.remedies.first() {
             if best.kind == RemedyKind::Change {

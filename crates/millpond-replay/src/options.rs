@@ -25,11 +25,12 @@ pub struct Options {
     /// Names of the policies, in the order of the report. If there are none, the report has the program's own
     /// allocator, better settings of it if there are any, and the policies `millpond` and `planned`.
     pub policies: Vec<String>,
-    /// Whether to answer in a few sentences what the program needs, and which setting lowers that.
+    /// Whether to add a verdict: a few sentences about the memory that the program needs and the setting that
+    /// lowers it.
     pub verdict: bool,
     /// Settings of the policies.
     pub settings: Settings,
-    /// Where the settings came from, for the report.
+    /// The sources of the settings, for the report.
     pub applied: Vec<Applied>,
     /// The device.
     pub device: Device,
@@ -71,7 +72,7 @@ impl Default for Options {
 /// Checks that a policy exists and that no setting contradicts the policy that it configures.
 ///
 /// # Errors
-/// Returns an error in these two cases. The message says what to write instead.
+/// Returns an error if the policy is unknown or a setting contradicts it. The message says what to write instead.
 pub fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError> {
     policies::build(name, settings)?;
     let conflict = match (name, settings.torch.expandable_segments) {

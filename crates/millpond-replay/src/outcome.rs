@@ -15,8 +15,8 @@ pub use millpond_engine::Calls as DriverCalls;
 pub struct PolicyResult {
     /// The policy.
     pub policy: String,
-    /// Settings of this result alone, as they are written in the environment. Empty if there are none beside
-    /// those of the report.
+    /// Settings of this result alone, as they are written in the environment. Empty if the result has only the
+    /// settings of the report.
     pub conf: String,
     /// How faithfully the policy reproduces its original.
     pub fidelity: String,
@@ -50,7 +50,7 @@ pub struct PolicyResult {
     pub ns_per_event: f64,
     /// The cost of each step, if the program repeats one.
     pub steps: Vec<StepResult>,
-    /// The plans that were solved for the policy. The time above does not include them.
+    /// The plans that were solved for the policy. `ns_per_event` does not include the time to solve them.
     pub plans: Vec<Solved>,
     /// The request at which the policy ran out of memory.
     pub first_failure: Option<Failure>,
@@ -93,7 +93,7 @@ impl Fit {
         }
     }
 
-    /// Returns whether the policy stalls at no more than one in a hundred allocations, or only once.
+    /// Returns whether the policy stalls at no more than one in a hundred allocations, or at most one time.
     pub(crate) fn seldom_stalls(&self) -> bool {
         seldom_stalls(self.stalls, self.stalls_per_allocation)
     }

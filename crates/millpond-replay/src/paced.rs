@@ -14,8 +14,8 @@ pub trait Paced: Source {
     /// Returns the event that was recorded last, if any.
     fn last_event(&self) -> Option<Event>;
 
-    /// Completes an event, because the recorded program saw it complete here. Waits if the device has not
-    /// reached it yet.
+    /// Completes an event, because the recorded program saw it complete at this call. Waits if the device has
+    /// not reached it yet.
     fn complete(&mut self, event: Event);
 }
 

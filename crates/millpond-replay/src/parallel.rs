@@ -28,7 +28,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Returns a limit of the number of threads. 0 means as many as the machine has, which is the default.
+    /// Limits the number of threads to `most`. 0 means as many as the machine has, which is the default.
     #[must_use]
     pub fn at_most(most: usize) -> Self {
         Self {
@@ -37,8 +37,8 @@ impl Threads {
         }
     }
 
-    /// Interrupts the work on these threads, now and later. The functions that do it return
-    /// [`ReplayError::Interrupted`] as soon as the runs that have begun are finished.
+    /// Interrupts the current and all later work on these threads. The interrupted functions return
+    /// [`ReplayError::Interrupted`] after the runs that have begun are finished.
     pub fn interrupt(&self) {
         self.interrupt.set();
     }
@@ -50,6 +50,8 @@ impl Threads {
         &self.interrupt
     }
 
+    /// Checks that the work was not interrupted.
+    ///
     /// # Errors
     /// Returns an error if the work was interrupted, because some results are then missing.
     pub(crate) fn check(&self) -> Result<(), ReplayError> {
@@ -61,7 +63,7 @@ impl Threads {
 }
 
 /// Calls `work` for each index below `count`. Returns the results in the order of the indices, whichever thread
-/// finished first. Leaves out the indices for which `work` returns `None`, and those that are left if the work is
+/// finished first. Leaves out the indices for which `work` returns `None`, and those that remain if the work is
 /// interrupted.
 pub(crate) fn map<T: Send>(
     threads: &Threads,

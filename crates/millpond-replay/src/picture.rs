@@ -1,4 +1,4 @@
-//! Draws a plan as text and as SVG, with time across and addresses upwards.
+//! Draws a plan as text and as SVG, with time from left to right and addresses from bottom to top.
 
 use crate::web::text::{Text, one_line};
 use millpond_engine::plan::Plan;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_has_a_rectangle_for_each_stretch_and_no_markup_from_names() {
+    fn the_svg_has_a_rectangle_for_each_range_and_no_markup_from_names() {
         let svg = svg(&plan(), "a<b>&c\u{1b}[2J\u{0}");
         assert_eq!(svg.matches("<rect").count(), 1 + 5);
         assert!(svg.contains("a&lt;b&gt;&amp;c") && svg.ends_with("</svg>\n"));

@@ -28,7 +28,7 @@ pub struct Placement {
     /// Pairs of an event and the reserved bytes after it. Only changes are listed. Calls before the recording
     /// count as event 0.
     pub reserved: Vec<(u32, u64)>,
-    /// The memory that was held, and when.
+    /// The address ranges that were held, each with its time.
     pub segments: Vec<SegmentSpan>,
     /// The event at which the policy ran out of memory.
     pub stopped_at: Option<u32>,

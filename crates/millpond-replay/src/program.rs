@@ -13,9 +13,9 @@ pub enum OpKind {
     Free,
     /// Frees a block that another stream may still use.
     FreeRequested,
-    /// Says that this stream has passed its last use.
+    /// Reports that the other stream has passed the last use of the block.
     FreeCompleted,
-    /// Says that the recorded allocator released this segment. Only a verification uses it.
+    /// Reports that the recorded allocator released this segment. Only a verification uses it.
     SegmentFree,
 }
 
@@ -115,7 +115,7 @@ pub struct Program {
     pub ops: Vec<Op>,
     /// One more than the largest allocation number.
     pub allocations: u32,
-    /// The number of allocations, including blocks that lived before.
+    /// The number of allocations, including blocks that lived before the first event.
     pub requests: u64,
     /// The most bytes that were requested and held at once.
     pub peak_requested: u64,
@@ -233,7 +233,7 @@ impl Program {
         })
     }
 
-    /// Returns the index of the first call that follows an event of the recording.
+    /// Returns the index of the first call of an event of the recording, or of a later one.
     pub(crate) fn position(&self, event: u32) -> usize {
         let is_earlier = |op: &Op| op.event == BEFORE || op.event < event;
         self.ops.partition_point(is_earlier)

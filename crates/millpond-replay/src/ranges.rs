@@ -17,7 +17,7 @@ impl<T: Clone> Ranges<T> {
         self.all.insert(address, (end, with));
     }
 
-    /// Removes a range, whatever pieces it consists of. Returns the start, the end and the value of each piece.
+    /// Removes a range, which may consist of several pieces. Returns the start, the end and the value of each piece.
     pub(crate) fn remove(&mut self, address: u64, bytes: u64) -> Vec<(u64, u64, T)> {
         let Some(end) = end(address, bytes) else {
             return Vec::new();
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_come_and_go() {
+    fn ranges_can_be_added_and_removed_in_any_pieces() {
         let mut ranges = Ranges::default();
         ranges.add(100, 100, 'a');
         ranges.add(200, 50, 'b');

@@ -102,18 +102,18 @@ fn fits(options: &Options) -> bool {
     options.fit || (options.verdict && options.policies.is_empty())
 }
 
-/// A policy's result, and where it placed each block.
+/// A policy's result, and its placement of the blocks.
 pub(crate) type Row = (PolicyResult, Placement);
 
 impl Verdict {
-    /// The most allocations of a recording that a report or a page replays without being asked to. A longer one takes
-    /// minutes.
+    /// The most allocations of a recording that a report or a page replays without an explicit request. A longer
+    /// recording takes minutes.
     pub const MOST_ALLOCATIONS: u64 = 1_000_000;
 
     /// Replays one recording under the program's own allocator and its most promising settings. [`replay`] does the
     /// same and more if [`Options::verdict`] is set. `options.policies` is not read.
     ///
-    /// `progress` is called with the number of settings that were tried and of all.
+    /// `progress` is called with the number of settings that were tried and the number of all settings.
     ///
     /// # Errors
     /// Returns the same errors as [`replay`].

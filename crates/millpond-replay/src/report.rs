@@ -40,8 +40,9 @@ pub struct Report {
     pub edits: Vec<AppliedEdit>,
     /// The limits of the conclusions, one sentence each.
     pub cautions: Vec<String>,
-    /// Why the recorded program ran out of memory, or else why the policy in use does on this device. `None` if
-    /// neither happens.
+    /// The explanation why the recorded program ran out of memory. If it did not, this explains a replay that
+    /// runs out of memory on this device: that of the program's own allocator, or of the first failing policy
+    /// if the own allocator was not replayed. `None` if no memory ran out.
     pub out_of_memory: Option<OutOfMemory>,
     /// One result for each policy, in the requested order.
     pub results: Vec<PolicyResult>,
@@ -49,7 +50,7 @@ pub struct Report {
     pub verdict: Option<Verdict>,
 }
 
-/// Returns why memory ran out and the verdict, one sentence each.
+/// Returns the explanation of why memory ran out, and the verdict, as sentences.
 pub(crate) fn answer(out_of_memory: Option<&OutOfMemory>, verdict: Option<&Verdict>) -> Vec<String> {
     let mut answer = out_of_memory.map_or_else(Vec::new, OutOfMemory::sentences);
     answer.extend(verdict.iter().flat_map(|verdict| verdict.sentences.clone()));
@@ -57,7 +58,7 @@ pub(crate) fn answer(out_of_memory: Option<&OutOfMemory>, verdict: Option<&Verdi
 }
 
 impl Report {
-    /// Returns the answer, one sentence each: why memory ran out if it did, and the verdict if there is one.
+    /// Returns the answer as sentences: the explanation if memory ran out, and the verdict if there is one.
     #[must_use]
     pub fn answer(&self) -> Vec<String> {
         answer(self.out_of_memory.as_ref(), self.verdict.as_ref())
@@ -163,7 +164,7 @@ mod tests {
     use millpond_trace::{ReadOptions, read_bytes};
 
     #[test]
-    fn a_policy_that_stalls_at_every_allocation_is_no_best_fit() {
+    fn a_policy_that_stalls_at_every_allocation_is_not_the_best_fit() {
         let csv = b"time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n1,free,1,3000000,0,\n";
         let recording = read_bytes(csv, "tiny", &ReadOptions::default()).expect("read");
         let options = Options {

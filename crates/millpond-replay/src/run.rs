@@ -44,7 +44,7 @@ pub(crate) fn stall_rate(stalls: u64, allocations: u64) -> f64 {
     stalls as f64 / allocations.max(1) as f64
 }
 
-/// Returns whether a policy stalls so seldom that it can be recommended: once, or at one in a hundred allocations.
+/// Returns whether a policy stalls seldom enough to be recommended: at most one time, or at no more than one in a hundred allocations.
 pub(crate) fn seldom_stalls(stalls: u64, stall_rate: f64) -> bool {
     stalls <= 1 || stall_rate <= MOST_STALLS
 }
@@ -152,7 +152,7 @@ impl Run {
     }
 }
 
-/// Replays a program on a source until its end or the first refusal, where the program itself would stop.
+/// Replays a program on a source until its end, or until the first refusal, at which the program itself would stop.
 ///
 /// The source is a simulated device or, through [`Real`](crate::Real), any other. A borrowed source keeps the
 /// blocks that the program still held when this returns.
@@ -171,8 +171,8 @@ pub fn run<S: Paced, O: Observer<S>>(
     )
 }
 
-/// Replays a program like [`run`], on an engine that may already hold `blocks`. With `adopted`, these are all
-/// blocks that lived before the recording.
+/// Replays a program like [`run`], on an engine that may already hold `blocks`. If `adopted` is true, these are
+/// all blocks that lived before the recording.
 pub(crate) fn run_from<S: Paced, O: Observer<S>>(
     program: &Program,
     mut engine: Engine<S>,

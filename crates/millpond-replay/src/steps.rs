@@ -243,8 +243,8 @@ impl Matcher {
     }
 }
 
-/// Returns whether the whole step occurs at least once among the calls in which `planned` may follow it, with any bytes
-/// where they vary.
+/// Returns whether the whole step occurs among the calls for which `planned` may follow it: the allocations outside
+/// private pools. An allocation whose size varies may have any size.
 pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
     let calls = program
         .ops
@@ -259,12 +259,12 @@ pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
 /// The cost of one step under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepResult {
-    /// Position in the program of the step's first call. The first entry of the list is everything before the
-    /// first step that another one repeats.
+    /// Position in the program of the step's first call. The first entry of the list contains all calls before
+    /// the first repeating step.
     pub first_event: u64,
     /// The number of driver calls that allocate, free, move or map memory.
     pub driver_calls: u64,
-    /// The number of events that were recorded and waited for on the device, to order streams.
+    /// The number of driver calls that record events or wait for them, to order streams.
     pub event_calls: u64,
     /// Host time of the policy in nanoseconds per event. It varies from run to run.
     pub ns_per_event: f64,
@@ -346,8 +346,8 @@ pub struct Solved {
     pub waited_ms: f64,
 }
 
-/// Solves plans on another thread. The policy waits for the plan at a call that depends only on the calls, so
-/// the replay does not depend on the solving time.
+/// Solves plans on another thread. The position at which the policy waits for the plan depends only on the
+/// calls. So the replay does not depend on the solving time.
 #[derive(Debug, Default)]
 pub struct Threaded {
     running: Option<JoinHandle<(Plan, Duration)>>,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_found_wherever_it_comes() {
+    fn a_step_is_found_at_any_position() {
         // In the first case the match begins inside an attempt that fails later.
         let calls = program(&[1, 2, 1, 2, 1, 2, 3, 1, 1]);
         for there in [
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_other_sizes_have_a_common_step() {
+    fn steps_whose_sizes_vary_have_a_common_step() {
         let mut lines = String::from("time_us,action,id,bytes,stream,tag\n");
         let mut id = 0;
         for percent in [100, 60, 80, 100, 50, 90] {

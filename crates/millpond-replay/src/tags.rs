@@ -73,7 +73,7 @@ impl Redactor {
         };
         let mut redacted: Vec<String> = Vec::with_capacity(fields.len());
         for (index, label) in labels.iter().enumerate() {
-            // Phase and operator describe the shape of the program. The module path belongs to its owner.
+            // The phase and the operator describe the structure of the program. The module path may be confidential.
             let keep = index != 1;
             redacted.push(if keep {
                 (*label).to_owned()
@@ -96,7 +96,7 @@ impl Redactor {
             Some((file, rest)) => (file, rest.rsplit_once(':').map_or(rest, |(function, _)| function)),
             None => (frame, ""),
         };
-        // Frameworks are public. Their frames tell how the program is built, and nothing of it.
+        // Frameworks are public. Their frames reveal nothing about the code of the program.
         if is_plumbing(file, function) || file.starts_with("torch/") {
             return frame.to_owned();
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn redaction_keeps_the_shape_and_no_name() {
+    fn redaction_keeps_the_structure_and_removes_names() {
         let mut redactor = Redactor::default();
         let tag = "forward;secret.layers.3.attn;mm;secret_model.py:attend:41<train.py:main:7";
         let redacted = redactor.tag(tag);

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 pub enum TickEvery {
     /// At the beginning of each repeating step of the program.
     Step,
-    /// After this number of calls each time.
+    /// Each time after this number of calls.
     Calls(NonZeroU64),
 }
 

@@ -5,9 +5,9 @@
 //! hundredth of the runs, because settings of allocators rarely help only together. It can miss a pair of
 //! values that are useless alone.
 //!
-//! Both rounds compare peaks, which take one replay each. An allocator that keeps freed memory has a higher peak
-//! than the memory that the program needs, because it gives memory back before it fails. Therefore the smallest
-//! device is found for the best settings and for the defaults, and decides between them.
+//! Both rounds compare peaks, which take one replay each. The peak of an allocator that caches freed memory is
+//! higher than the memory that the program needs, because the allocator releases its cache before it fails.
+//! Therefore the smallest device is found for the best settings and for the defaults, and decides between them.
 
 mod rank;
 
@@ -72,8 +72,8 @@ pub struct Trial {
     pub fits: bool,
     /// The number of calls served before memory ran out, or of all calls.
     pub served: u64,
-    /// The smallest device on which the program finishes. It is found for the default and for the best of the
-    /// others only.
+    /// The smallest device on which the program finishes. It is found only for the defaults and for the best of
+    /// the other settings.
     pub smallest_device_bytes: Option<u64>,
     /// The replay on this device.
     pub fit: Option<Fit>,

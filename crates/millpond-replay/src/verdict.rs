@@ -1,5 +1,5 @@
-//! Answers in a few sentences: the memory that a program needs, why its allocator needs more than the program
-//! holds, and the setting that lowers it.
+//! Builds the verdict, which says in a few sentences how much memory a program needs, why its allocator needs
+//! more than the program holds, and which setting lowers it.
 
 mod search;
 mod sentences;
@@ -20,7 +20,7 @@ const WORTH: f64 = 0.01;
 /// The most cards on which a replay is tried.
 const CARDS: usize = 4;
 
-/// Replays with these settings on the device, and finds the smallest device.
+/// A function that replays with these settings on the device, and finds the smallest device.
 type Replay<'a, T> = &'a (dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync);
 
 impl Choice {
@@ -75,7 +75,7 @@ fn smallest_card(
     Ok(None)
 }
 
-/// Returns the answer, and what `replay` returned for the better settings, if there are any.
+/// Returns the verdict, and the second result of `replay` for the better settings, if there are any.
 ///
 /// `own_result` is the finished replay of the program's own allocator. `replay` replays with other settings on the
 /// device, and finds the smallest device.

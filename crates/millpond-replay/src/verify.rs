@@ -1,7 +1,7 @@
 //! Compares a replay with the addresses that a snapshot recorded. The same allocator with the same segment
 //! addresses must place every block at its recorded address.
 //!
-//! The blocks that lived before the history are placed where the snapshot says. [`first_state`] determines
+//! The blocks that lived before the history are placed at their recorded addresses. [`first_state`] determines
 //! their sizes.
 
 mod first_state;
@@ -106,8 +106,8 @@ pub fn verify(trace: &Trace) -> Result<Verification, ReplayError> {
 }
 
 /// Replays a program under PyTorch's native allocator, from the segments and blocks that lived before the
-/// recording, at their recorded addresses. These were made under the first settings, and the replay has the second
-/// ones. Returns `None` if the recording starts without any or contradicts itself.
+/// recording, at their recorded addresses. The first settings are those of the recording, and the second are those
+/// of the replay. Returns `None` if the recording starts without segments or contradicts itself.
 pub(crate) fn run_from_recorded_state(
     trace: &Trace,
     program: &Program,
@@ -126,8 +126,8 @@ pub(crate) fn run_from_recorded_state(
     Some(run_from(program, replay.engine, replay.blocks, true, &mut ()))
 }
 
-/// Returns whether the first state can be that of an allocator: no more than any device has, in plain segments
-/// that contain all blocks and overlap nowhere.
+/// Returns whether the first state can be that of an allocator: at most [`MOST_HELD`] bytes, in plain segments
+/// that contain all blocks and do not overlap.
 fn is_sound(trace: &Trace) -> bool {
     let mut segments: Vec<_> = trace.initial_segments.iter().collect();
     segments.sort_by_key(|segment| segment.address);

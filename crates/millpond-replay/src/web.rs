@@ -94,7 +94,7 @@ impl Frame {
         )
     }
 
-    /// Writes what the script must know first, and the script. It comes before the data, so that it can paint
+    /// Writes the metadata of the page, and the script. They come before the data, so that the script can paint
     /// while the browser still reads the rest.
     pub(crate) fn script(&self, meta: &Value, out: &mut dyn Write) -> io::Result<()> {
         json("meta", meta, out)?;

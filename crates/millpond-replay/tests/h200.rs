@@ -34,7 +34,7 @@ fn program() -> Program {
     Program::new(&recording.traces[0], Selection::default()).expect("allocations")
 }
 
-/// Returns an H200 of which the program may use `bytes`.
+/// Returns an H200 with `bytes` for the program.
 fn h200(bytes: Option<u64>) -> Device {
     let card = cards().iter().find(|card| card.name == "h200");
     Device {
@@ -64,7 +64,7 @@ fn smallest(program: &Program, policy: &str, unlimited: &Run) -> u64 {
 }
 
 #[test]
-fn the_native_allocator_needs_what_it_needed_on_the_card() {
+fn the_native_allocator_needs_the_same_memory_as_on_the_card() {
     let program = program();
     let unlimited = on(&program, "torch-native", h200(None));
     assert_eq!(unlimited.stats.reserved.peak, NATIVE_PEAK);
@@ -81,7 +81,7 @@ fn the_native_allocator_needs_what_it_needed_on_the_card() {
 }
 
 #[test]
-fn expandable_segments_need_what_they_needed_on_the_card() {
+fn expandable_segments_need_the_same_memory_as_on_the_card() {
     let program = program();
     let unlimited = on(&program, "torch-expandable", h200(None));
     assert_eq!(unlimited.stats.reserved.peak, EXPANDABLE_PEAK);
@@ -127,7 +127,7 @@ impl Observer for Mappings {
 }
 
 #[test]
-fn expandable_segments_map_what_they_mapped_under_a_limit() {
+fn expandable_segments_map_the_same_pages_as_on_the_card() {
     // The fraction and the size of the device are chosen so that their product is exact.
     let settings = Settings {
         torch: TorchConf::parse("per_process_memory_fraction:0.125").expect("settings"),

@@ -1,6 +1,5 @@
-//! Analyses hostile recordings. Whatever a recording contains, every command on it ends soon, uses bounded
-//! memory, and returns consistent results. The fuzz target `recording` does the same. These tests use files
-//! made from a seed.
+//! Analyses hostile recordings. For any content of a recording, every command ends soon, uses bounded memory,
+//! and returns consistent results. The fuzz target `recording` does the same. These tests use files made from a seed.
 
 #![cfg(feature = "recording")]
 
@@ -21,7 +20,7 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// The most memory that one of these files may take.
 const MOST: usize = 500 << 20;
-/// The most output for one of these files. None of them has more than some hundred rows.
+/// The most output for one of these files. None of them has more than a few hundred rows.
 const WRITTEN: u64 = 256 << 20;
 
 // SAFETY: every call is passed unchanged to the system's allocator, and counting does not allocate.
@@ -170,7 +169,7 @@ fn honest(random: &mut Random, rows: usize) -> Vec<u8> {
 /// Rows that no correct program would write: any kind, sizes up to the largest number, times that go back,
 /// numbers that are defined twice or never, and keyframes that announce missing blocks.
 #[test]
-fn rows_that_make_no_sense_end_no_process() {
+fn invalid_rows_do_not_crash_the_analysis() {
     let scratch = Scratch::new("rows");
     let mut random = Random(1);
     for round in 0..rounds(4_000) {
@@ -195,7 +194,7 @@ fn rows_that_make_no_sense_end_no_process() {
 
 /// Whole files in which some bytes are changed, missing or repeated.
 #[test]
-fn damaged_files_end_no_process() {
+fn damaged_files_do_not_crash_the_analysis() {
     let scratch = Scratch::new("damaged");
     let mut random = Random(2);
     let seeds = [

@@ -113,7 +113,7 @@ fn a_program_that_holds_too_much_needs_no_replay() {
 }
 
 #[test]
-fn free_pieces_are_counted_and_expandable_segments_are_proved() {
+fn free_pieces_are_counted_and_expandable_segments_are_a_proved_remedy() {
     let mut rows = pieces();
     rows.oom(150 * MIB, 10 * MIB);
     let told = rows.explain();
@@ -167,7 +167,7 @@ fn free_pieces_are_counted_and_expandable_segments_are_proved() {
 }
 
 #[test]
-fn what_the_cache_gave_back_is_the_difference_of_both_states() {
+fn the_released_cache_is_the_difference_of_both_states() {
     let mut rows = pieces();
     rows.segment(64 << 30, 60 * MIB)
         .alloc(90, 60 * MIB, 64 << 30)
@@ -234,7 +234,7 @@ fn freed_blocks_that_wait_for_a_stream_are_named() {
 }
 
 #[test]
-fn rounding_is_told_from_pieces() {
+fn rounding_is_distinguished_from_fragmentation() {
     // The allocator takes 20 MiB for a request of 5 MiB.
     let mut rows = Rows::new();
     rows.segment(1 << 30, 20 * MIB)
@@ -262,7 +262,7 @@ fn rounding_is_told_from_pieces() {
 }
 
 #[test]
-fn a_limit_and_others_on_the_device_are_told_apart() {
+fn a_limit_and_other_users_of_the_device_are_distinguished() {
     let mut rows = Rows::new();
     rows.segment(1 << 30, 100 * MIB).alloc(1, 100 * MIB, 1 << 30);
     let limit = Rows {
@@ -324,7 +324,7 @@ fn a_limit_and_others_on_the_device_are_told_apart() {
 }
 
 #[test]
-fn a_recording_without_segments_tells_what_it_knows() {
+fn a_recording_without_segments_has_an_unknown_cause() {
     let mut rows = Rows::new();
     rows.alloc(1, 8 * MIB, 0).oom(30 * MIB, 0);
     let told = rows.explain();
@@ -377,7 +377,7 @@ fn a_replay_on_a_device_is_explained_in_the_same_way() {
 
 /// Each handle of 8 MiB has a live page and three free ones.
 #[test]
-fn replacing_the_pages_under_live_blocks_is_proved() {
+fn relocation_of_pages_under_live_blocks_is_a_proved_remedy() {
     let mut rows = Rows::new();
     rows.alloc(1000, 1024 * MIB, 0).free(1000, 1024 * MIB);
     (0..512).for_each(|id| _ = rows.alloc(id, 2 * MIB, 0));
@@ -524,7 +524,7 @@ fn a_late_recording_is_replayed_from_its_recorded_state() {
 }
 
 #[test]
-fn a_replay_stands_in_where_segments_are_not_recorded() {
+fn a_replay_provides_the_layout_if_segments_are_not_recorded() {
     let placed = pieces();
     let lines = placed.text.lines().filter(|line| !line.contains("segment_alloc"));
     let unplaced =
@@ -561,7 +561,7 @@ fn a_replay_stands_in_where_segments_are_not_recorded() {
 }
 
 #[test]
-fn other_allocators_are_offered_allocators_and_not_settings_of_pytorch() {
+fn other_allocators_get_no_settings_of_pytorch_as_remedies() {
     let mut rows = Rows::new();
     rows.alloc(1, 40 * MIB, 0).alloc(2, 40 * MIB, 0);
     let options = Options {

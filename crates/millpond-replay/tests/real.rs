@@ -11,7 +11,7 @@ use support::{event, trace};
 
 const MIB: u64 = 1 << 20;
 
-/// A device whose events complete only after they were queried often enough or waited for.
+/// A device whose events complete only after enough queries, or after a wait.
 struct Late {
     memory: Simulated,
     patience: u32,
@@ -123,7 +123,7 @@ impl Source for Late {
 }
 
 #[test]
-fn an_event_passes_where_it_is_said_and_not_before_the_device() {
+fn an_event_completes_at_the_recorded_call_and_not_before_the_device() {
     let mut real = Late::new(u32::MAX).real(None);
     real.set_holding(true);
     let held = real.record_event(7);
@@ -151,7 +151,7 @@ fn an_event_passes_where_it_is_said_and_not_before_the_device() {
 }
 
 #[test]
-fn each_stream_becomes_one_of_the_devices_own() {
+fn each_recorded_stream_gets_its_own_stream_of_the_device() {
     let mut real = Late::new(0).real(None);
     let first = real.record_event(0);
     real.wait_event(65_536, first);
@@ -163,7 +163,7 @@ fn each_stream_becomes_one_of_the_devices_own() {
 }
 
 #[test]
-fn the_policy_is_told_of_its_limit_and_not_of_the_device() {
+fn the_policy_sees_its_limit_and_not_the_memory_of_the_device() {
     let unlimited = Late::new(0).real(None);
     assert_eq!((unlimited.capacity(), unlimited.free_bytes()), (None, None));
     let mut limited = Late::new(0).real(Some(6 * MIB));
@@ -254,7 +254,7 @@ proptest! {
     /// A device that is late, has its own streams and reports more about its memory gives the same results as
     /// the simulation, call by call, with and without a limit.
     #[test]
-    fn a_device_gives_what_the_simulation_says(
+    fn a_device_gives_the_same_results_as_the_simulation(
         program in program(), patience in 0u32..3, mib in proptest::option::of(4u64..400),
     ) {
         for name in policies::names() {

@@ -63,7 +63,7 @@ fn programs_larger_than_any_device_are_refused() {
 }
 
 #[test]
-fn the_recorded_policy_is_the_one_that_is_named() {
+fn the_recorded_policy_is_the_one_in_the_header() {
     let rows = "time_us,action,id,bytes,stream,tag\n0,segment_alloc,9,2097152,0,\n1,alloc,1,100,0,\n";
     let under = |header: &str| {
         let text = format!("{header}{rows}");
@@ -80,7 +80,7 @@ fn the_recorded_policy_is_the_one_that_is_named() {
 }
 
 #[test]
-fn a_window_begins_with_what_lived_then() {
+fn a_window_begins_with_the_blocks_that_are_live_at_its_start() {
     let recording =
         read("0,alloc,1,100,0,\n10,alloc,2,200,0,\n20,free,1,100,0,\n30,alloc,3,300,0,\n40,free,2,200,0,\n");
     let window = Selection {
@@ -122,7 +122,7 @@ fn idle_after_the_start(calls: usize) -> Recording {
 }
 
 #[test]
-fn time_passes_for_a_policy_only_where_it_is_told() {
+fn time_passes_for_a_policy_only_with_ticks() {
     let recording = idle_after_the_start(20);
     let given_back = |tick: Option<TickEvery>, decay: u64| {
         let mut options = options(&["millpond"], None);
@@ -148,7 +148,7 @@ fn time_passes_for_a_policy_only_where_it_is_told() {
 }
 
 #[test]
-fn ticks_come_with_the_steps_where_there_are_any() {
+fn ticks_follow_the_steps_and_are_refused_without_steps() {
     let mut options = options(&["millpond"], None);
     options.tick = Some(TickEvery::Step);
     options.settings.millpond.retain.decay = 1;
@@ -176,7 +176,7 @@ fn ticks_come_with_the_steps_where_there_are_any() {
 }
 
 #[test]
-fn a_failure_says_who_holds_what_and_what_would_help() {
+fn a_failure_names_the_holders_and_the_reason() {
     let recording = read(
         "0,alloc,1,31457280,0,forward;layers.0.mlp;mm;a.py:f:1\n1,alloc,2,31457280,0,forward;layers.1.mlp;mm;a.py:f:1\n2,alloc,3,41943040,0,backward;head;mm;a.py:g:2\n",
     );
@@ -206,7 +206,7 @@ fn a_failure_says_who_holds_what_and_what_would_help() {
 }
 
 #[test]
-fn a_block_another_stream_uses_is_reused_only_when_it_has_passed() {
+fn a_block_is_reused_only_after_other_streams_have_finished_with_it() {
     let mut made = trace(1);
     made.allocations = 3;
     for (action, allocation) in [
@@ -259,7 +259,7 @@ fn program() -> impl Strategy<Value = Program> {
 proptest! {
     /// A program finishes on the smallest device, and does not with one page less.
     #[test]
-    fn the_smallest_device_is_the_smallest(program in program()) {
+    fn a_program_does_not_finish_on_less_than_the_smallest_device(program in program()) {
         for name in ["torch-native", "torch-expandable"] {
             let build = || policies::build(name, &Settings::default()).expect("known");
             let unlimited = run(&program, build(), Simulated::new(), &mut ());
@@ -300,7 +300,7 @@ proptest! {
 }
 
 #[test]
-fn progress_moves_within_a_search_and_ends_whole() {
+fn progress_advances_during_a_search_and_ends_complete() {
     let recording =
         read("0,alloc,1,50000000,0,\n1,alloc,2,50000000,0,\n2,free,1,50000000,0,\n3,alloc,3,90000000,0,\n");
     let mut options = options(&["torch-native"], None);

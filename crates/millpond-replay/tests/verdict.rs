@@ -1,4 +1,4 @@
-//! Tests the verdict: each of its figures is compared with replays of its own.
+//! Tests the verdict: compares each of its figures with separate replays.
 
 use millpond_engine::{Settings, Simulated, TorchConf, display_size, display_size_up, parse_size, policies};
 use millpond_replay::{Choice, Device, Options, Program, Report, Run, Selection, Verdict, replay, run};
@@ -165,7 +165,7 @@ fn holes_are_the_evidence_of_waste() {
 }
 
 #[test]
-fn a_device_that_is_too_small_for_the_allocator_only_gets_the_setting_that_rescues_it() {
+fn a_setting_is_recommended_if_only_the_allocator_needs_too_much() {
     let (report, verdict) = answer(&with_holes(), Some(800 * MIB));
     assert!(report.results[0].first_failure.is_some());
     assert!(report.results[1].first_failure.is_none());
@@ -184,7 +184,7 @@ fn a_device_that_is_too_small_for_the_allocator_only_gets_the_setting_that_rescu
 }
 
 #[test]
-fn a_device_that_is_too_small_for_the_program_gets_no_setting() {
+fn no_setting_is_recommended_if_the_program_itself_needs_too_much() {
     let (report, verdict) = answer(&with_holes(), Some(600 * MIB));
     assert!(report.results.iter().all(|result| result.first_failure.is_some()));
     let text = verdict.sentences.join("\n");
@@ -199,7 +199,7 @@ fn a_device_that_is_too_small_for_the_program_gets_no_setting() {
 }
 
 #[test]
-fn a_program_without_waste_is_told_so() {
+fn a_program_without_waste_gets_no_recommendation() {
     let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,1073741824,0,\n1,free,1,1073741824,0,\n";
     let (_, verdict) = answer(&written("plain.csv", csv), None);
     assert!(verdict.better.is_none(), "{:?}", verdict.better);
@@ -208,7 +208,7 @@ fn a_program_without_waste_is_told_so() {
 }
 
 #[test]
-fn settings_that_the_user_gave_are_those_of_the_programs_allocator() {
+fn given_settings_apply_to_the_programs_own_allocator() {
     let options = Options {
         verdict: true,
         settings: Settings {
@@ -232,7 +232,7 @@ fn settings_that_the_user_gave_are_those_of_the_programs_allocator() {
 }
 
 #[test]
-fn programs_of_rmm_are_told_of_its_resources() {
+fn rmm_programs_get_only_rmm_resources_as_recommendations() {
     let mut csv = String::from("Thread,Time,Action,Pointer,Size,Stream\n");
     for id in 0..64u64 {
         csv.push_str(&format!(

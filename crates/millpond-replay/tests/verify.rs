@@ -30,7 +30,7 @@ proptest! {
 /// A block kept a remainder that was too small to split. Behind it is a free block as large as one elsewhere.
 /// Without the true size of the block, best fit chooses the wrong one and all later addresses differ.
 #[test]
-fn a_block_that_kept_its_rest_is_sized_by_the_next_allocation() {
+fn a_block_that_kept_a_remainder_is_sized_by_the_next_allocation() {
     const KEPT: u64 = 960 << 10;
     let program: Vec<Step> = vec![
         // One segment of 64 MiB is cut into 40 MB, 4 MiB + 960 KiB and 20 MiB. Another one has 20 MiB.

@@ -1,7 +1,7 @@
 //! A set of pools for every kind of memory, the default set, and scopes that measure what a program allocates.
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs should use
+//! millpond, because the names that it does not re-export may change without notice.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]

@@ -50,13 +50,13 @@
 //!
 //! - Bytes are those of blocks, which are slightly larger than requested, as in all reports of live blocks. They depend only on
 //!   the request, so the figures are the same on every run.
-//! - The figures come from the [account](millpond_pool::Pool::ledger) of live blocks. A pool without an account has one as long as there is
-//!   a scope, with stacks if the feature `stacks` is enabled. An account that contains only some blocks cannot be used
+//! - The figures come from the [account](millpond_pool::Pool::ledger) of live blocks. A pool without an account gets one while a scope
+//!   exists, with stacks if the feature `stacks` is enabled. An account that contains only some blocks cannot be used
 //!   ([`LimitsError::Sampled`]). A scope's figures are wrong if the account is [replaced](millpond_pool::Pool::track) in the meantime.
 //! - If the program's allocator is a [`GlobalPool`](millpond_pool::GlobalPool), all allocations of the scope count.
 //! - Memory outside pools does not count: [`Unpooled`](millpond_pool::Unpooled), `GlobalPool`'s arena, and memory that libraries allocate.
 //! - Threads do not hold blocks longer because of a scope. Free memory that a pool keeps for later does not count.
-//! - There are at most 1,023 scopes at one time. Each distinguishes 512 places, and the rest is one sum.
+//! - There are at most 1,023 scopes at one time. Each distinguishes 512 places. All other places are counted together.
 
 mod error;
 mod scope;
@@ -142,8 +142,8 @@ impl Limits {
         self
     }
 
-    /// Limits the number of temporary blocks, which are freed by the next memory operation of their thread. They show loops that
-    /// allocate memory which could be reused.
+    /// Limits the number of temporary blocks, which are freed by the next memory operation of their thread. Many of them
+    /// indicate a loop that could reuse its memory.
     pub fn temporary(mut self, blocks: u64) -> Self {
         self.most.temporary = Some(blocks);
         self
@@ -162,7 +162,7 @@ impl Limits {
         self
     }
 
-    /// Ignores leaks for which `holder` returns true: such groups of blocks do not count as leaked.
+    /// Ignores the groups of live blocks for which `holder` returns true. They do not count as leaked.
     ///
     /// ```
     /// use millpond::Tag;
@@ -182,7 +182,7 @@ impl Limits {
         self
     }
 
-    /// Sets the number of runs before the measurement, for caches that fill once. Blocks that these runs leave are reported
+    /// Sets the number of runs before the measurement, for example to fill caches. Blocks that these runs leave are reported
     /// separately. It applies to [`check`](Self::check), [`assert`](Self::assert) and [`assert_ok`](Self::assert_ok).
     pub fn warm_up(mut self, runs: u32) -> Self {
         self.warm_up = runs;
@@ -227,8 +227,8 @@ impl Limits {
         }
     }
 
-    /// Runs work that can fail in a test, and returns the result of the last run. If a run fails, the work ends there and exceeded
-    /// limits cause no panic.
+    /// Runs work that can fail in a test, and returns the result of the last run. If a run fails, no further run is made, and the
+    /// limits of this run are not checked.
     ///
     /// # Errors
     /// Returns the first error of the work.

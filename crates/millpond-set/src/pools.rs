@@ -46,8 +46,8 @@ use std::sync::Arc;
 /// A set of pools for a process, or a scope of it: one pool for each device and kind of memory. A pool is created when it is first
 /// requested.
 ///
-/// Cloning returns another handle of the same set. The set keeps its pools open. When its last handle is dropped, they close as
-/// other pools do, and each frees its memory with its last block.
+/// Cloning returns another handle of the same set. The set keeps its pools open. When its last handle is dropped, its pools
+/// close like other pools, and each pool frees its memory when its last block is freed.
 ///
 /// [`pools`] returns the current set: that of this thread's innermost [scope](Self::enter), or the process's default set, which
 /// always exists.
@@ -204,7 +204,7 @@ impl IntoIterator for &Pools {
     }
 }
 
-/// Returns a host pool as a live pool, which may close meanwhile.
+/// Returns a host pool as a live pool. The result does not keep the pool open.
 pub(crate) fn live(pool: &Pool) -> Box<dyn LivePool> {
     Box::new(pool.heap())
 }

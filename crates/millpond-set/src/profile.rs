@@ -30,7 +30,7 @@ impl PoolProfile {
         difference(self.before.allocated.current, self.after.allocated.current)
     }
 
-    /// Returns the largest difference to the bytes that callers held before the work.
+    /// Returns the most bytes that callers held at once during the work, minus the bytes that they held before it.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.after
@@ -83,7 +83,7 @@ pub struct ProfileReport {
 }
 
 impl ProfileReport {
-    /// Returns the difference between the bytes that callers hold after the work and before it, of a device's memory.
+    /// Returns the difference between the bytes of a device's memory that callers hold after the work and before it.
     #[must_use]
     pub fn kept_on(&self, device: Device) -> i64 {
         let of = self.pools.iter().filter(|of| of.device == device);
@@ -143,7 +143,8 @@ impl Pools {
     }
 }
 
-/// Does the same for pools whose number may grow. The caller has prepared them for the baseline.
+/// Runs `work` and compares the statistics before and after it. Calls `pools` twice, because the work may create pools. The
+/// caller has prepared the existing pools for the baseline.
 pub(crate) fn over<R>(
     pools: impl Fn() -> Vec<Box<dyn LivePool>>,
     work: impl FnOnce() -> R,
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_can_be_read() {
+    fn display_writes_an_aligned_table() {
         let gauge = |current, peak| Gauge { current, peak };
         let before = stats_with(|stats| {
             stats.allocated = gauge(3 << 20, 3 << 20);

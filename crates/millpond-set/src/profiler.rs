@@ -34,7 +34,7 @@ struct State {
 }
 
 /// Locked while the profiler is switched, so that it is either on or off in the child of a fork. The accounts of pools begin before and end
-/// after the switch. If another thread was at that, the child's pools keep their accounts.
+/// after the switch. If another thread was beginning or ending accounts at the time of the fork, the child's pools keep their accounts.
 static STATE: Ranked<Option<State>> = Ranked::new(Rank::Profiler, None);
 
 static FORKS: Participant = Participant::new(Rank::Profiler, || Box::new(STATE.lock()));
@@ -107,14 +107,14 @@ impl Profiler {
                 (room, None, before)
             }
         };
-        // Outside the lock: accounts end with it, or the last measurement does.
+        // This is dropped outside the lock, because it may end accounts or free the last measurement.
         let (room, watching, before) = spare;
         room.into_iter().for_each(ProfileRoom::discard);
         drop((watching, before));
     }
 
     /// Stops counting. The figures can still be [reported](Self::report). The accounts that were started for the profiler end,
-    /// unless somebody else uses them.
+    /// unless something else still uses them.
     pub fn disable(&self) {
         let mut ending = Ending::prepare();
         let watching = {

@@ -10,12 +10,12 @@ use super::operand::Operand;
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
 
-/// An output that can be written: a tensor that is the only one of its storage, or a borrowed view.
+/// An output that can be written: a tensor whose storage no other tensor shares, or a borrowed view.
 pub trait Output {
     /// Borrows a view for writing.
     ///
     /// # Errors
-    /// Returns an error if other tensors share the storage, if elements of this one overlap, or if the memory is read-only.
+    /// Returns an error if other tensors share the storage, if elements of this tensor overlap, or if the memory is read-only.
     fn output(&mut self) -> Result<TensorMut<'_>, TensorError>;
 }
 
@@ -138,15 +138,15 @@ macro_rules! operations_in_place {
             #[doc = concat!($does, " No memory is allocated.")]
             ///
             /// # Errors
-            /// Returns an error if types differ, if the other cannot be broadcast to this shape, or if this one cannot be written,
-            /// and errors of the device.
+            /// Returns an error if types differ, if the other operand cannot be broadcast to this shape, or if this tensor cannot
+            /// be written, and errors of the device.
             pub fn $assign<'b>(&mut $self, other: impl Into<$operand<'b>>) -> Result<(), TensorError> {
                 Binary::$binary.$write(stringify!($assign), $view, &other.into())
             }
         )*
 
-        /// Multiplies each element by a number. `mul` and `mul_into` are the forms with a new tensor and an output. With strides:
-        /// `tensor.view_mut()?.step(0, 2)?.scal(a)`.
+        /// Multiplies each element by a number. `mul` returns a new tensor instead, and `mul_into` writes to an output. A view
+        /// limits the operation to some elements: `tensor.view_mut()?.step(0, 2)?.scal(a)`.
         ///
         /// # Errors
         /// Returns an error if the elements' type cannot represent the number, or if the tensor cannot be written, and errors of
@@ -155,12 +155,12 @@ macro_rules! operations_in_place {
             Binary::Mul.$write("scal", $view, &factor.into().into())
         }
 
-        /// Adds a multiple of another tensor: `self += factor * other`. `add_scaled` and `add_scaled_into` are the forms with a new
-        /// tensor and an output. Allocates nothing. Both tensors may have strides.
+        /// Adds a multiple of another tensor: `self += factor * other`. `add_scaled` returns a new tensor instead, and
+        /// `add_scaled_into` writes to an output. Allocates nothing. Both tensors may have strides.
         ///
         /// # Errors
-        /// Returns an error if types differ, if the type cannot represent the factor, if the other cannot be broadcast to this
-        /// shape, or if this one cannot be written, and errors of the device.
+        /// Returns an error if types differ, if the type cannot represent the factor, if the other operand cannot be broadcast to
+        /// this shape, or if this tensor cannot be written, and errors of the device.
         pub fn axpy<'b>(
             &mut $self,
             factor: impl Into<Scalar>,
@@ -177,7 +177,8 @@ macro_rules! operations_in_place {
 pub(super) use {operations, operations_in_place, operations_to_new, operations_to_output};
 
 /// Element-wise arithmetic. The other operand is a tensor, a view or a number. Shapes are broadcast as in NumPy: starting with the
-/// last dimension, sizes have to be equal, or one of them is 1 and is repeated. Types are never converted. Integers wrap around.
+/// last dimension, two sizes must be equal, or one of them is 1 and its elements are repeated. Types are never converted. Integers
+/// wrap around.
 ///
 /// ```
 /// use millpond::{DType, Tensor};

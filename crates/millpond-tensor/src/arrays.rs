@@ -68,17 +68,17 @@ impl Tensor {
     /// Returns the elements as an ndarray view that borrows them.
     ///
     /// # Errors
-    /// Returns an error if they have another type or overlap, as the elements of a broadcast tensor do.
+    /// Returns an error if the elements are not of type `T`, or if they overlap, as those of a broadcast tensor do.
     pub fn as_ndarray<T: Element>(&self) -> Result<ArrayViewD<'_, T>, TensorError> {
         self.view()?.to_ndarray()
     }
 
-    /// Creates a tensor of an ndarray array, in the array's own memory. Nothing is copied. As for [`from_vec`](Self::from_vec), no
-    /// pool counts the memory.
+    /// Converts an ndarray array to a tensor that keeps the array's memory. Nothing is copied. As for
+    /// [`from_vec`](Self::from_vec), no pool counts the memory.
     ///
     /// # Errors
     /// Returns [`TensorError::NotContiguous`] if some elements are in reversed order or overlap (the array's `as_standard_layout`
-    /// fixes this), and an error if there are too many dimensions. The memory is then freed.
+    /// fixes this), and an error if there are too many dimensions. In both cases the memory is freed.
     pub fn from_ndarray<T: Element, D: Dimension>(array: Array<T, D>) -> Result<Self, TensorError> {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
         let (values, first) = array.into_raw_vec_and_offset();
@@ -94,7 +94,7 @@ impl<'a> TensorRef<'a> {
     /// Returns the elements as an ndarray view that borrows them.
     ///
     /// # Errors
-    /// Returns an error if they have another type or overlap, as the elements of a broadcast tensor do.
+    /// Returns an error if the elements are not of type `T`, or if they overlap, as those of a broadcast tensor do.
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayViewD<'a, T>, TensorError> {
         expect(T::DTYPE, self.dtype())?;
         let (shape, range) = shaped(self.layout());
@@ -121,7 +121,7 @@ impl<'a> TensorMut<'a> {
     /// Converts the view to a mutable ndarray view.
     ///
     /// # Errors
-    /// Returns an error if the elements have another type.
+    /// Returns an error if the elements are not of type `T`.
     pub fn into_ndarray<T: Element>(self) -> Result<ArrayViewMutD<'a, T>, TensorError> {
         expect(T::DTYPE, self.dtype())?;
         let layout = *self.layout();

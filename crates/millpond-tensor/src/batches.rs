@@ -5,7 +5,7 @@ use super::view::TensorMut;
 use std::iter::FusedIterator;
 use std::ops::Range;
 
-/// An iterator over views of some places of a dimension. [`Tensor::batches`](crate::Tensor::batches) and
+/// An iterator over views of consecutive parts of a dimension. [`Tensor::batches`](crate::Tensor::batches) and
 /// [`TensorRef::batches`](crate::TensorRef::batches) create it.
 #[derive(Clone, Debug)]
 pub struct Batches<V> {
@@ -32,9 +32,9 @@ impl<V> Batches<V> {
     }
 }
 
-/// A view, a part of which is another view. The types of tensors that have batches implement it.
+/// A view whose parts are views of the same type. The tensor types that have batches implement this trait.
 pub trait Batched: Sized {
-    /// Returns the view of a part of a dimension, or `None` if there is no such part.
+    /// Returns the view of a part of a dimension, or `None` if the part lies outside the dimension.
     fn part(&self, dim: usize, places: Range<usize>) -> Option<Self>;
 }
 
@@ -69,8 +69,8 @@ impl<V: Batched> DoubleEndedIterator for Batches<V> {
 impl<V: Batched> ExactSizeIterator for Batches<V> {}
 impl<V: Batched> FusedIterator for Batches<V> {}
 
-/// An iterator over mutable views of some places of a dimension. Each view may be sent to another thread. [`TensorMut::batches`]
-/// creates it.
+/// An iterator over mutable views of consecutive parts of a dimension. Each view may be sent to another thread.
+/// [`TensorMut::batches`] creates it.
 #[derive(Debug)]
 pub struct BatchesMut<'a> {
     /// The part that is not yet returned, or `None` at the end.
@@ -80,7 +80,8 @@ pub struct BatchesMut<'a> {
 }
 
 impl<'a> TensorMut<'a> {
-    /// Returns an iterator over mutable views of `size` places of a dimension, in order. The last view may be smaller.
+    /// Returns an iterator over mutable views of consecutive parts of a dimension, in order. Each part has `size` indices, and
+    /// the last may be smaller.
     ///
     /// ```
     /// use millpond::{DType, Tensor};
@@ -97,7 +98,7 @@ impl<'a> TensorMut<'a> {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if there is no such dimension, `size` is 0, or the batches are interleaved in memory
+    /// Returns an error if the dimension does not exist, if `size` is 0, or if the batches are interleaved in memory
     /// ([`TensorError::Interleaved`]). Batches of the first dimension of a contiguous tensor are never interleaved.
     pub fn batches(mut self, dim: usize, size: usize) -> Result<BatchesMut<'a>, TensorError> {
         let whole = self.size(dim)?;

@@ -1,7 +1,9 @@
-//! Elements as another type. The way leads through the few types that elements are counted in, some at a time.
+//! Conversions of elements to another type. Some elements at a time are converted to a wide type, and from there to the type of the
+//! output.
 //!
-//! So there is a loop that loads for each type, and one that stores for each type and wide type, instead of one for each pair of types.
-//! The wide type holds every element, so nothing is rounded twice except large integers that become half precision.
+//! This takes a loop that loads for each type, and a loop that stores for each pair of a type and a wide type, instead of a loop for
+//! each pair of types. The wide type can represent every element, so nothing is rounded twice, except large integers that are converted
+//! to half precision.
 
 use super::Tensor;
 use super::arithmetic::Output;
@@ -18,9 +20,9 @@ use millpond_pool::dtype::DType;
 
 macro_rules! cast_into {
     ($self:ident, $view:expr, $output:ident) => {
-        /// Converts the elements to the type of the output, as Rust's `as` does: integers wrap around, numbers of floating point
-        /// are rounded or truncated and saturate, and complex numbers lose their imaginary part. In a conversion to `bool` every
-        /// value except 0 is true. Allocates nothing.
+        /// Converts the elements to the type of the output, as Rust's `as` does: integers wrap around, floating-point numbers are
+        /// rounded, or truncated and saturated, and complex numbers lose their imaginary part. In a conversion to `bool`, every value
+        /// except 0 is true. Allocates nothing.
         ///
         /// # Errors
         /// Returns an error if the output has another shape or cannot be written, for half precision without the feature `half`,

@@ -1,4 +1,4 @@
-//! Copies, and views in place of copies where possible.
+//! Copies of tensors. If possible, a view is returned instead of a copy.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -16,7 +16,7 @@ use millpond_pool::buffer::Buffer;
 use millpond_pool::storage::Storage;
 use std::ops::{Deref, Range};
 
-/// A tensor, and whether it shares the storage of the tensor that it was made from. Dereferences to the tensor.
+/// A tensor that either shares the storage of the original tensor or is a copy of it. Dereferences to the tensor.
 ///
 /// ```
 /// use millpond::{DType, Device, Tensor, tensor::SharedOrCopied};
@@ -65,8 +65,8 @@ impl<T> Deref for SharedOrCopied<T> {
     }
 }
 
-/// A destination to which a tensor can be brought. It decides the type of the result. A [`Device`] is one, and with the feature
-/// `cuda` a `CudaDevice` and a `CudaQueue`.
+/// A destination to which a tensor can be brought: a [`Device`], or with the feature `cuda` a `CudaDevice` or a `CudaQueue`. It
+/// determines the type of the result.
 pub trait Destination<T> {
     /// The type of a tensor at the destination.
     type Tensor;
@@ -110,8 +110,8 @@ macro_rules! copies {
         /// [copy](Self::deep_copy). [`reshape`](Self::reshape) never copies.
         ///
         /// # Errors
-        /// Returns an error if the shape has another number of elements, or if memory for a copy cannot be allocated, and errors of
-        /// the device.
+        /// Returns an error if the number of elements does not match the shape, or if memory for a copy cannot be allocated, and
+        /// errors of the device.
         pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied<Self>, TensorError> {
             let shape = shape.as_ref();
             match self.reshape(shape) {
@@ -124,10 +124,10 @@ macro_rules! copies {
             }
         }
 
-        /// Returns the tensor at a destination: this tensor if it is already there, otherwise a copy. For a
-        /// [`Device`](millpond_os::device::Device) that is the host, the result is a host tensor. With the feature `cuda` it is a
-        /// `DeviceTensor` for a `&CudaDevice`, whose default pool and stream it uses, and for a pool of a device and a stream,
-        /// `&pool.on(&stream)?`.
+        /// Returns the tensor at a destination: this tensor if it is already there, otherwise a copy. If the destination is a
+        /// [`Device`](millpond_os::device::Device) that is the host, the result is a host tensor. With the feature `cuda`, the
+        /// destination may also be a `&CudaDevice`, or a pool of a device with a stream (`&pool.on(&stream)?`). The result is then
+        /// a `DeviceTensor`. A copy to a `&CudaDevice` uses the default pool and stream of the device.
         ///
         /// # Errors
         /// Returns an error if memory for a copy cannot be allocated, and errors of the devices.
@@ -138,7 +138,7 @@ macro_rules! copies {
             destination.bring(self)
         }
 
-        /// Overwrites the elements with a number or with the elements of another tensor of the same memory, host or device,
+        /// Overwrites the elements with a number or with the elements of another tensor in the same memory (host or device),
         /// broadcast to this shape.
         ///
         /// # Errors
@@ -148,7 +148,7 @@ macro_rules! copies {
             self.view_mut()?.copy_from(source)
         }
 
-        /// Overwrites the elements with a number or a truth value.
+        /// Overwrites the elements with a number or a `bool`.
         ///
         /// # Errors
         /// Returns an error if the elements' type cannot represent it, or if the tensor cannot be [written](Self::view_mut), and
@@ -232,7 +232,7 @@ impl TensorMut<'_> {
         share(self.reborrow(), source.with(layout))
     }
 
-    /// Overwrites the elements with a number or a truth value.
+    /// Overwrites the elements with a number or a `bool`.
     ///
     /// # Errors
     /// Returns an error if the elements' type cannot represent it.
@@ -245,7 +245,7 @@ impl TensorMut<'_> {
             && threads::parts(self.len() * bytes.len()) < 2
             && let Ok(all) = self.as_mut_bytes()
         {
-            // `fill` writes all elements, above all zeros, twice as fast as the loop below.
+            // `fill` writes all elements, in particular zeros, twice as fast as the loop below.
             all.fill(first);
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl TensorMut<'_> {
     }
 }
 
-/// Copies the elements of a view of the same type and shape, on several threads where that is faster.
+/// Copies the elements of a view of the same type and shape, on several threads if that is faster.
 fn share(to: TensorMut<'_>, from: TensorRef<'_>) -> Result<(), TensorError> {
     let parts = threads::parts(to.len() * to.dtype().size());
     threads::share(to, [from], parts, &|mut to, [from]| {
@@ -288,8 +288,8 @@ fn copy<P: Pod>(to: &mut TensorMut<'_>, from: &[P], layout: &Layout) {
     }
 }
 
-/// The number of places along a dimension that are copied together. If neighbours in one tensor lie apart in the other, a square
-/// block is small enough to stay in the cache. Transposing 16 MiB took three times as long without blocks (2026).
+/// The number of indices of a dimension in one block. If adjacent elements of one tensor are far apart in the other, a square block
+/// is small enough to stay in the cache. Transposing 16 MiB took three times as long without blocks (2026).
 const BLOCK: usize = 32;
 
 /// Returns the dimension with the smallest stride, if it is long enough for blocks.

@@ -2,27 +2,28 @@
 //!
 //! ```text
 //!   storage      memory of a pool, and the stream that all work on it is ordered by
-//!   make         how they come to be
-//!   borrowed     views of elements, whoever owns them
-//!   copy         copies, to the host and back and on the device
-//!   operand      tensors and numbers as operands, and what can be written
-//!   arithmetic   element by element: new, in place, into an output
+//!   make         constructors
+//!   borrowed     borrowed views of elements with any owner
+//!   copy         copies from and to the host, and on the device
+//!   operand      operands (tensors and numbers) and outputs
+//!   arithmetic   element-wise arithmetic: new, in place, into an output
 //!   cast, reduce, matmul
-//!   product      matrices and batches of them: by cuBLAS as blas puts it, or by our kernel
-//!   launch       the one way to kernels and to cuBLAS: the only unsafe code
+//!   blas         the calls of cuBLAS for products of matrices
+//!   product      products of matrices, by cuBLAS or by this crate's kernel
+//!   launch       the unsafe calls that launch kernels and cuBLAS
 //! ```
 //!
-//! Shapes, views and errors are those of the host's tensors, by the same [`Layout`]. What is done with elements is done by kernels
-//! (`kernels/*.cu` of millpond-cuda), on a stream.
+//! Shapes, views and errors are the same as those of host tensors, because both use [`Layout`]. Kernels (`kernels/*.cu` of millpond-cuda)
+//! compute with the elements, on a stream.
 //!
 //! An operation runs on the stream of its output, or of its first operand if it makes a new tensor. That stream first waits on the device
 //! for the streams of the other operands, and these then wait for it. So later work on an operand, and the next owner of its memory, come
-//! after the operation. Operands of one stream need no event. Recording the use on the block instead would order only the next use of the
-//! memory, and not the next change of the operand itself.
+//! after the operation. Operands on the same stream need no event. It would not suffice to record the use on the block: that orders the
+//! next owner of the memory, but not the next change of the operand.
 //!
-//! Results are equal to the host's to the bit, except for sums: products and sums are not fused, half precision is computed in single
-//! precision and rounded after each step, and casts cut off as Rust's `as` does. Sums are added up in parts whose number depends only on
-//! the number of elements, so they are the same at every run.
+//! Results are bit-identical to the host's, except for sums. Multiplications and additions are not fused, half precision is computed in
+//! single precision and rounded after each step, and casts truncate as Rust's `as` does. Sums are computed in parts. The number of parts
+//! depends only on the number of elements, so the result is the same in every run.
 
 #[forbid(unsafe_code)]
 mod arithmetic;
@@ -68,19 +69,20 @@ use storage::{DeviceStorage, DeviceView, ElementMemory};
 
 /// A tensor in the memory of a CUDA device.
 ///
-/// Like a [`Tensor`](crate::Tensor), it is a view of a counted storage. Other views share the storage without a copy, and writing
-/// requires `&mut` and a storage that no other tensor shares. It is a separate type because its elements are not accessible as a
-/// slice. [`to`](Self::to) brings them to the host, and [`Tensor::to`](crate::Tensor::to) brings them from the host. Both share
-/// managed memory, and copy other memory.
+/// Like a [`Tensor`](crate::Tensor), it is a view of a reference-counted storage. Other views share the storage without a copy, and
+/// writing requires `&mut` and a storage that no other tensor shares. It is a separate type because its elements are not accessible as a
+/// slice. [`to`](Self::to) brings them to the host, and [`Tensor::to`](crate::Tensor::to) brings them from the host. Both share managed
+/// memory, and copy other memory.
 ///
-/// All work is queued on a stream, that of the [`CudaQueue`] on which the tensor was made. Only operations that bring numbers to
-/// the host wait for it. If the tensors of an operation have several streams, it is queued on the output's, or on the first one's
-/// if the result is new. It runs after all work that is queued on the other streams by then, and their later work runs after it.
-/// New tensors allocate from the first one's pool. Operations that end in `_into` or `_assign` allocate nothing.
+/// All work on a tensor is queued on one stream, that of the [`CudaQueue`] with which the tensor was created. Only operations that return
+/// numbers to the host wait for the stream. If the tensors of an operation have different streams, the operation is queued on the
+/// output's stream, or on the first operand's stream if the result is a new tensor. The operation runs after all work that was queued
+/// earlier on the other streams, and work that is queued on them later runs after the operation. New tensors are allocated from the first
+/// operand's pool. Operations that end in `_into` or `_assign` allocate nothing.
 ///
-/// Arithmetic supports `f64`, `f32`, `f16`, `bf16` and integers of 8 to 64 bits. Its results are bit-identical to the host's,
-/// except for sums and products of matrices of floating point, which are added in another order, the same in every run. `bool` and
-/// complex numbers support copies and fills only.
+/// Arithmetic supports `f64`, `f32`, `f16`, `bf16` and integers of 8 to 64 bits. Its results are bit-identical to the host's, except for
+/// floating-point sums and products of matrices. These are added in another order, which is the same in every run. Complex numbers
+/// support only copies and fills, and `bool` also supports casts and sums.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -109,12 +111,12 @@ pub struct DeviceTensor {
     layout: Layout,
 }
 
-/// A borrowed view for writing: of a [`DeviceTensor`], created by [`view_mut`](DeviceTensor::view_mut), of a buffer, created by
-/// [`from_buffer`](Self::from_buffer), or of a workspace's temporary.
+/// A borrowed view of elements on a device, for writing. [`view_mut`](DeviceTensor::view_mut) creates one of a [`DeviceTensor`], and
+/// [`from_buffer`](Self::from_buffer) one of a buffer. A temporary tensor of a workspace is also a view of this type.
 pub struct DeviceTensorMut<'a> {
-    /// Nobody else has access to it during `'a`.
+    /// The memory of the elements. Access to them is exclusive during `'a`.
     place: ElementMemory<'a>,
-    /// The layout. Its elements lie in the place and do not overlap.
+    /// The layout. Its elements lie in `place` and do not overlap.
     layout: Layout,
     alone: PhantomData<&'a mut DeviceStorage>,
 }
@@ -133,7 +135,7 @@ impl DeviceTensor {
         DeviceView::of(self.storage.place(), self.layout)
     }
 
-    /// Returns the pool and stream on which it was made.
+    /// Returns the pool and stream with which the tensor was created.
     #[must_use]
     pub fn queue(&self) -> &CudaQueue {
         self.storage.queue()
@@ -145,7 +147,7 @@ impl DeviceTensor {
         self.storage.pool()
     }
 
-    /// Returns the bytes of the storage, which all views of it share.
+    /// Returns the size of the storage, which all views share, in bytes.
     #[must_use]
     pub fn storage_bytes(&self) -> usize {
         self.storage.bytes()
@@ -157,8 +159,8 @@ impl DeviceTensor {
         self.queue().stream()
     }
 
-    /// Returns the first element's address on the device, or 0 if the storage has none. An access has the requirements of any raw
-    /// pointer, and has to be ordered with the [stream](Self::stream).
+    /// Returns the first element's address on the device, or 0 if the storage has none. An access through the address has the
+    /// requirements of a raw pointer, and must be ordered with the [stream](Self::stream).
     #[must_use]
     pub fn address(&self) -> u64 {
         self.side().address()
@@ -179,12 +181,12 @@ impl DeviceTensor {
 }
 
 impl<'a> DeviceTensorMut<'a> {
-    /// Lends the same view.
+    /// Borrows the same view for a shorter time.
     pub fn reborrow(&mut self) -> DeviceTensorMut<'_> {
         DeviceTensorMut::alone(self.place, self.layout)
     }
 
-    /// The caller has exclusive access to the elements, which do not overlap.
+    /// Creates a view. The caller has exclusive access to the elements, which do not overlap.
     fn alone(place: ElementMemory<'a>, layout: Layout) -> Self {
         Self {
             place,
@@ -196,8 +198,8 @@ impl<'a> DeviceTensorMut<'a> {
     /// Creates a view of contiguous elements.
     ///
     /// # Safety
-    /// There are as many elements as the shape has. They may be used in the order of the queue's stream and belong to nobody else,
-    /// during `'a`.
+    /// The memory at the address must have as many elements as the shape. During `'a`, access to them must be exclusive, and they may be
+    /// used in the order of the queue's stream.
     pub(crate) unsafe fn of_room(
         address: u64,
         shape: &[usize],
@@ -245,7 +247,7 @@ impl DeviceTensor {
 
 batched!(DeviceTensor);
 
-/// Views of the same memory, which replace this one.
+/// Methods that consume the view and return another view of the same memory.
 impl<'a> DeviceTensorMut<'a> {
     views!(self, [self], DeviceTensorMut<'a>);
 }

@@ -1,4 +1,4 @@
-//! Text for people: brackets around every dimension, aligned columns, and a summary of large tensors.
+//! Text output of tensors: brackets around every dimension, aligned columns, and a summary of large tensors.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -10,12 +10,12 @@ use std::fmt;
 
 /// The largest number of elements of a tensor that is shown completely.
 const WHOLE: usize = 1000;
-/// The number of places shown at the beginning and at the end of a summarised dimension.
+/// The number of indices that are shown at the beginning and at the end of a summarised dimension.
 const EDGE: usize = 3;
 /// The number of columns of text after which a row continues on the next line.
 const WIDTH: usize = 100;
 
-/// The format of numbers of floating point, the same for all of a tensor.
+/// The format of floating-point numbers, the same for all numbers of a tensor.
 #[derive(Clone, Copy)]
 enum Style {
     /// No number has a fraction.
@@ -27,7 +27,7 @@ enum Style {
 }
 
 impl Style {
-    /// Chooses powers of ten for numbers that differ too much, or are too large or too small for a fixed point.
+    /// Chooses scientific notation if the numbers differ too much, or are too large or too small, for a fixed point.
     fn of(parts: impl Iterator<Item = f64>, digits: Option<usize>) -> Self {
         let (mut least, mut most, mut whole) = (f64::INFINITY, 0.0_f64, true);
         for part in parts.filter(|part| part.is_finite() && *part != 0.0) {
@@ -71,7 +71,7 @@ fn write(number: Scalar, style: Style) -> String {
     }
 }
 
-/// Returns the places of a dimension that are shown. `None` stands for those left out.
+/// Returns the indices of a dimension that are shown. `None` stands for the omitted ones.
 fn shown(size: usize, summarised: bool) -> impl Iterator<Item = Option<usize>> {
     let cut = summarised && size > 2 * EDGE + 1;
     let (head, tail) = if cut { (EDGE, size - EDGE) } else { (size, size) };
@@ -152,7 +152,7 @@ impl Picture {
                 Some(at) => write(view.select(0, at)?.item()?, self.style),
                 None => "...".to_owned(),
             };
-            // The ellipsis for the places left out is narrower than a column.
+            // The ellipsis for the omitted elements is narrower than a column.
             let width = if at.is_some() { self.width } else { 3 };
             if place > 0 {
                 *text += ",";
@@ -196,7 +196,7 @@ impl fmt::Display for TensorRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
         let drawn = Picture::of(*self, f.precision()).and_then(|picture| picture.draw(*self, 0, &mut text));
-        // The places that are shown lie inside the tensor.
+        // The indices that are shown are valid, so this does not fail.
         drawn.map_err(|_| fmt::Error)?;
         write!(f, "{text}\n{} {:?}", self.dtype(), self.shape())
     }

@@ -17,8 +17,8 @@
 //!   The elements are writable only if no other tensor shares them. The older form of the structure cannot be marked as
 //!   read-only, so read-only memory requires the newer form.
 //! - **Import.** The tensor uses the other library's memory, which [`foreign_memory`](millpond_pool::foreign_memory) counts and no
-//!   pool does. It may be written if the structure permits it and no other tensor of this crate shares it. The other
-//!   library's deleter is called once: with the last tensor, or immediately if the structure is refused.
+//!   pool does. It may be written if the structure permits it and no other tensor of this crate shares it. The other library's
+//!   deleter is called once: when the last tensor is dropped, or immediately if the structure is refused.
 //!
 //! ```
 //! use millpond::dlpack::{DLManagedTensorVersioned, READ_ONLY};
@@ -29,14 +29,14 @@
 //! let column = tensor.select(1, 2)?;
 //! drop(tensor);
 //!
-//! // To another library. The column is the only tensor of its storage, so it may be written there.
+//! // Exports to another library. No other tensor shares the storage, so the library may write to it.
 //! let raw: *mut DLManagedTensorVersioned = column.into_dlpack()?.into_raw();
-//! // SAFETY: the structure is whole, and nobody else has it.
+//! // SAFETY: the structure is complete, and no other code uses it.
 //! let (shape, stride, flags) = unsafe { (*(*raw).dl_tensor.shape, *(*raw).dl_tensor.strides, (*raw).flags) };
 //! assert_eq!((shape, stride, flags & READ_ONLY), (3, 4, 0));
 //!
-//! // And from another library, which is this one here.
-//! // SAFETY: the structure is whole and ours, and nobody else uses its memory.
+//! // Imports from another library, which is this crate here.
+//! // SAFETY: the structure is complete and owned, and no other code uses its memory.
 //! let mut back = unsafe { Tensor::from_dlpack(raw) }?;
 //! back.fill(7.0)?;
 //! assert_eq!(back.to_vec::<f32>()?, [7.0; 3]);

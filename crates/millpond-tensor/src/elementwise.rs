@@ -1,7 +1,8 @@
 //! The implementation of arithmetic: an operation on two elements, applied to all elements of two tensors.
 //!
-//! Contiguous operands, which are recognised once for all types, are slices in a loop of `kernel`. Other layouts are iterated row
-//! by row. Large operations are first split into parts for several threads. All checks are made before anything is written.
+//! Whether operands are contiguous is checked before the type is selected. Contiguous operands are slices in a loop of `kernel`.
+//! Other layouts are iterated row by row. Large operations are first split into parts for several threads. All checks are made
+//! before anything is written.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -75,7 +76,8 @@ impl Binary {
         Err(TensorError::Scalar { value: factor, dtype })
     }
 
-    /// Returns a new tensor. Contiguous results are written once, to memory that is not initialised before.
+    /// Returns the result as a new tensor. If the operands are contiguous, the result is written to memory that was not zeroed
+    /// before.
     pub(super) fn make(
         self,
         operation: &'static str,

@@ -1,4 +1,4 @@
-//! Tensors without elements, which become tensors when they are written.
+//! Uninitialised tensors, which become tensors when all their elements are written.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 
 /// Memory for a tensor whose elements are not yet initialised. A method that writes all of them returns a [`Tensor`].
 ///
-/// This saves the pass over memory that zeroing takes. If an output is kept and written repeatedly, [`Tensor::zeros`] is equally
+/// This saves the time for zeroing the memory. For an output that is kept and written repeatedly, [`Tensor::zeros`] is equally
 /// good.
 ///
 /// ```
@@ -37,7 +37,7 @@ impl Tensor {
     /// Allocates memory for elements that are initialised later.
     ///
     /// # Errors
-    /// Returns the errors of other [new tensors](Self::zeros).
+    /// Returns the errors of [`zeros`](Self::zeros).
     pub fn empty<T: Element>(shape: impl AsRef<[usize]>) -> Result<EmptyTensor<T>, TensorError> {
         draw(|pool: &Pool| Self::empty_in(pool, shape))
     }
@@ -45,7 +45,7 @@ impl Tensor {
     /// Like [`empty`](Self::empty), from the given pool, tenant or source.
     ///
     /// # Errors
-    /// Returns the errors of other [new tensors](Self::zeros).
+    /// Returns the errors of [`zeros`](Self::zeros).
     pub fn empty_in<T: Element>(
         from: &impl Origin,
         shape: impl AsRef<[usize]>,

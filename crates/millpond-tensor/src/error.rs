@@ -46,7 +46,7 @@ pub enum TensorError {
         /// The type.
         dtype: DType,
     },
-    /// The elements have another type.
+    /// The type of the elements is not the expected one.
     #[error(transparent)]
     DType(#[from] DTypeError),
     /// The type cannot represent a number.
@@ -87,7 +87,7 @@ pub enum TensorError {
         /// The largest number of dimensions.
         most: usize,
     },
-    /// There is no such dimension.
+    /// The tensor does not have this dimension.
     #[error("there is no dimension {dim} in a tensor of shape {shape:?}")]
     Dim {
         /// The dimension, counted from 0.
@@ -107,7 +107,7 @@ pub enum TensorError {
         /// The size of the dimension.
         size: usize,
     },
-    /// An order of dimensions does not name each of them once.
+    /// An order of dimensions does not contain each dimension exactly once.
     #[error("{order:?} does not name each dimension of shape {shape:?} once")]
     Order {
         /// The order.
@@ -179,7 +179,7 @@ pub enum TensorError {
         /// The tensor's strides.
         strides: Box<[usize]>,
     },
-    /// An index does not name an element.
+    /// An index is out of bounds, or does not have one number for each dimension.
     #[error("there is no element {index:?} in a tensor of shape {shape:?}")]
     Index {
         /// The index.
@@ -190,7 +190,7 @@ pub enum TensorError {
     /// Memory cannot be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A tensor on a device was requested in host memory.
+    /// A `DeviceTensor` was requested in host memory.
     #[cfg(feature = "cuda")]
     #[error("a `DeviceTensor` is in the memory of a CUDA device: take a `Tensor` for host memory")]
     NotCuda,

@@ -13,8 +13,8 @@ use millpond_pool::block::{ALIGN, Owner};
 use millpond_pool::buffer::Buffer;
 use std::mem::MaybeUninit;
 
-/// A loop. Implementations are marked `#[inline(always)]`, because they have to be inlined into each function that they are
-/// compiled in.
+/// A loop. Implementations are marked `#[inline(always)]`, because they are compiled for the vector instructions of the function
+/// into which they are inlined.
 pub(super) trait Kernel {
     type Output;
 
@@ -57,7 +57,7 @@ impl<'a, T: Copy> Side<'a, T> {
         }
     }
 
-    /// Returns the number of elements, at most `len`, for which the operand has one.
+    /// Returns the number of output elements, at most `len`, for which the operand has an element.
     fn at_most(&self, len: usize) -> usize {
         match self {
             Self::Each(each) => each.len().min(len),
@@ -151,7 +151,7 @@ pub(super) fn write<A: Copy, B: Copy, R: Copy>(
     run(Write { out, left, right, f });
 }
 
-/// Returns the result as a new buffer, which is as long as the shorter operand.
+/// Returns the result as a new buffer, which has the length of the shorter operand.
 pub(super) fn make<T: AnyBitPattern + Send + Sync>(
     owner: Owner,
     left: &[T],

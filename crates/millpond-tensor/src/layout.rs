@@ -1,4 +1,4 @@
-//! The layout of a view: sizes, strides and the offset of the first element, all in elements. Integers only.
+//! The layout of a view: sizes, strides and the offset of the first element, as integers that count elements.
 
 use super::error::TensorError;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
@@ -7,7 +7,7 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 /// an allocator.
 pub const MAX_RANK: usize = 8;
 
-/// The largest number of elements, which every element type can address.
+/// The largest number of elements of a shape. The size of a storage in bytes is checked when it is allocated.
 const MOST: usize = isize::MAX as usize;
 
 /// A number for each dimension, stored inline.
@@ -113,7 +113,7 @@ impl DerefMut for Dims {
 
 /// Returns the number of elements of a shape.
 pub fn count(shape: &[usize]) -> Result<usize, TensorError> {
-    // Sizes of 0 are left out of the product, so that strides do not overflow either if some size is 0.
+    // Sizes of 0 are left out of the product, because strides must not overflow even if a size is 0.
     let mut product = shape.iter().filter(|size| **size > 0);
     let product = product.try_fold(1_usize, |product, size| product.checked_mul(*size));
     match product {
@@ -153,10 +153,10 @@ pub(crate) fn broadcast(
     Ok(shape)
 }
 
-/// The places of a view's elements.
+/// The offsets of a view's elements in its memory.
 ///
 /// Invariant: the number of elements does not overflow. If there are any, `offset` plus the sum of `(size - 1) * stride`, and so
-/// the place of every element, does not overflow either. If there are none, `offset` is 0.
+/// the offset of every element, does not overflow either. If there are none, `offset` is 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     shape: Dims,
@@ -233,7 +233,8 @@ impl Layout {
         self.settle();
     }
 
-    /// Returns whether the strides alone prove that no elements overlap. If this returns false, the elements may still not overlap.
+    /// Returns whether the strides alone prove that no elements overlap. If this returns false, the elements do not necessarily
+    /// overlap.
     #[cfg(any(feature = "dlpack", feature = "ndarray"))]
     pub(crate) fn is_apart(&self) -> bool {
         if self.len() == 0 {
@@ -255,7 +256,7 @@ impl Layout {
             })
     }
 
-    /// Creates a layout in which one element is repeated at every place of a shape.
+    /// Creates a layout in which one element is repeated at every index of a shape.
     pub(crate) fn repeated(shape: Dims) -> Self {
         let mut strides = shape;
         strides.fill(0);
@@ -290,7 +291,7 @@ impl Layout {
         self.shape
     }
 
-    /// Returns the place of the element that lies last in memory, or `None` if there are no elements.
+    /// Returns the offset of the element that lies last in memory, or `None` if there are no elements.
     pub(crate) fn last(&self) -> Option<usize> {
         let dims = self.shape.iter().zip(self.strides.iter());
         let reach: usize = dims.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
@@ -310,7 +311,7 @@ impl Layout {
     }
 
     /// Returns whether some elements overlap. Only a stride of 0 can cause this. Other strides come from slicing and permuting
-    /// contiguous memory, or were checked by `is_apart`. Memory whose strides fail that check is lent for reading only.
+    /// contiguous memory, or were checked by `is_apart`. Imported memory whose strides fail that check is read-only.
     pub(crate) fn overlaps(&self) -> bool {
         let mut dims = self.shape.iter().zip(self.strides.iter());
         self.len() > 0 && dims.any(|(size, stride)| *size > 1 && *stride == 0)
@@ -332,7 +333,7 @@ impl Layout {
         }
     }
 
-    /// Returns the place of an element, or an error if there is no such element.
+    /// Returns the offset of an element, or an error if the index is out of bounds.
     pub(crate) fn place(&self, index: &[usize]) -> Result<usize, TensorError> {
         let inside = index.len() == self.rank() && index.iter().zip(self.shape()).all(|(at, size)| at < size);
         if !inside {
@@ -401,7 +402,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Restricts a dimension to every `step`-th place, starting with the first.
+    /// Restricts a dimension to every `step`-th index, starting with 0.
     #[inline]
     pub(crate) fn step(&mut self, dim: usize, step: usize) -> Result<(), TensorError> {
         let size = self.size(dim)?;
@@ -415,7 +416,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Selects one place of a dimension and removes the dimension.
+    /// Selects one index of a dimension and removes the dimension.
     #[inline]
     pub(crate) fn select(&mut self, dim: usize, at: usize) -> Result<(), TensorError> {
         let end = at.saturating_add(1);
@@ -424,7 +425,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Returns the layout without a dimension: the layout of the dimension's first place, even if the size is 0.
+    /// Returns the layout without a dimension: the layout of the elements with index 0 in the dimension, even if its size is 0.
     pub(crate) fn gone(&self, dim: usize) -> Result<Self, TensorError> {
         self.size(dim)?;
         let mut gone = *self;
@@ -482,7 +483,7 @@ impl Layout {
         }
     }
 
-    /// Inserts a dimension of size 1 before the dimension that has this index now.
+    /// Inserts a dimension of size 1 before the dimension that has the index `dim`.
     pub(crate) fn unsqueeze(&mut self, dim: usize) -> Result<(), TensorError> {
         if dim > self.rank() {
             let shape = self.shape().into();
@@ -530,7 +531,7 @@ impl Layout {
         Ok(repeated)
     }
 
-    /// Changes the shape to another one with as many elements.
+    /// Changes the shape to another one with the same number of elements.
     #[inline]
     pub(crate) fn reshape(&mut self, shape: &[usize]) -> Result<(), TensorError> {
         let expected = count(shape)?;
@@ -564,8 +565,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Finds the strides of another shape with as many elements, and returns whether there are any. Dimensions of both shapes are
-    /// put into the smallest groups that have as many elements. Within a group the elements have to be evenly spaced.
+    /// Finds the strides of another shape with the same number of elements, and returns whether they exist. The dimensions of both
+    /// shapes are divided into the smallest groups that have the same number of elements in both. Within a group the elements must
+    /// be evenly spaced.
     fn follow(&self, new: &mut Self) -> bool {
         // The stride of a dimension of size 1 has no meaning.
         let mut old: [(usize, usize); MAX_RANK] = [(1, 1); MAX_RANK];
@@ -580,7 +582,7 @@ impl Layout {
         while from < olds && to < new.rank() {
             let (mut many, mut wanted) = (old[from].0, new.shape[to]);
             let (mut old_end, mut new_end) = (from + 1, to + 1);
-            // This ends before either shape does, because both have as many elements in total.
+            // This ends before the end of either shape, because both have the same number of elements in total.
             while many != wanted {
                 if wanted < many {
                     wanted *= new.shape[new_end];
@@ -605,7 +607,7 @@ impl Layout {
         true
     }
 
-    /// Returns the layouts of the two sides of a place in a dimension.
+    /// Splits the layout at an index of a dimension and returns the layouts of both parts.
     pub(crate) fn split(&self, dim: usize, at: usize) -> Result<(Self, Self), TensorError> {
         let first = self.changed(|part| part.slice(dim, ..at))?;
         let second = self.changed(|part| part.slice(dim, at..))?;

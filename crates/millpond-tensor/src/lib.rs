@@ -32,8 +32,8 @@
 //! (`matmul/gemm.rs`), for calls of functions that are compiled for wider vectors (`kernel.rs`), for the pointers of DLPack, and
 //! for kernels on devices (`device/launch.rs`, `device/storage.rs`).
 //!
-//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Other programs use millpond: the
-//! names that only millpond's own crates need change without notice.
+//! This crate is a part of [millpond](https://docs.rs/millpond), which re-exports its public names. Programs should depend on millpond:
+//! the names that only millpond's own crates need may change without notice.
 
 #![cfg(target_os = "linux")]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -125,21 +125,22 @@ use view::shared_storage;
 
 /// A tensor: numbers of one type in any shape, in the memory of a pool.
 ///
-/// A tensor is a view of a [`Storage`]. Cloning, slicing, reshaping and so on return another tensor that shares the storage,
-/// without a copy and without a call to an allocator. The last of these tensors returns the storage, from any thread. Only
-/// [`deep_copy`](Self::deep_copy), [`reshaped`](Self::reshaped), [`to_contiguous`](Self::to_contiguous) and computations copy
-/// elements, and their documentation says so.
+/// A tensor is a view of a [`Storage`]. Cloning, slicing, reshaping and so on return another tensor that shares the storage, without a
+/// copy and without a call to an allocator. The storage is freed when the last of these tensors is dropped, on any thread. Only
+/// [`deep_copy`](Self::deep_copy), [`reshaped`](Self::reshaped), [`to_contiguous`](Self::to_contiguous) and computations copy elements,
+/// and their documentation says so.
 ///
 /// **Writing** requires `&mut` and a storage that no other tensor shares. Otherwise the call fails with the number of the other
 /// tensors ([`TensorError::Shared`]). To write parts of a tensor, borrow views of it with [`view_mut`](Self::view_mut). A tensor
 /// therefore never changes because of a write to another tensor, and many threads can read tensors at once.
 ///
 /// New tensors take their memory from the current [set of pools](fn@millpond_set::pools). Constructors that end in `_in` take it from a
-/// given pool. **Results of operations and copies take their memory from the operand's** [pool](Self::pool), tenant or source,
-/// so the limit of a pool also applies to everything that is computed from its tensors. If there are two operands, the first
-/// decides. The memory of a [slice](TensorRef::from_slice) or of a [foreign](Self::is_foreign) tensor has no pool, tenant or
-/// source. If the first operand is one of these, the second decides, and if both are, the current set of pools. Operations that
-/// end in `_into` or `_assign` write into existing memory and allocate nothing. `deep_copy_in` copies to a given pool.
+/// given pool. **Results of operations and copies take their memory from the operand's** [pool](Self::pool), tenant or source, so the
+/// limit of a pool also applies to everything that is computed from its tensors. If there are two operands, the memory comes from the
+/// pool of the first. The memory of a [slice](TensorRef::from_slice) or of a [foreign](Self::is_foreign) tensor has no pool, tenant or
+/// source. If the first operand is one of these, the memory comes from the pool of the second. If both are, it comes from the current
+/// set of pools. Operations that end in `_into` or `_assign` write into existing memory and allocate nothing. `deep_copy_in` copies to
+/// a given pool.
 ///
 /// The type of the elements is a value, [`DType`]. Operations never convert types implicitly. Shapes have up to [`MAX_RANK`]
 /// dimensions, which are numbered from 0. Strides are in elements.
@@ -195,7 +196,7 @@ impl StillShared {
 }
 
 impl Tensor {
-    /// Creates a contiguous tensor of a storage that has exactly as many elements as the shape.
+    /// Creates a contiguous tensor from a storage. Returns an error if the number of elements does not match the shape.
     fn of(storage: Storage, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = Layout::of_elements(shape, storage.elements())?;
         Ok(Self {
@@ -210,16 +211,16 @@ impl Tensor {
         self.storage.pool()
     }
 
-    /// Returns the storage, which contains the elements of all its views.
+    /// Returns the storage, which contains the elements of all views of it.
     #[must_use]
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// Returns whether the elements lie in memory that no source of this crate allocated: memory of a `Vec` or of another library.
+    /// Returns whether the elements lie in foreign memory: memory of a `Vec` or of another library.
     ///
-    /// No pool counts this memory. [`foreign_memory`](millpond_pool::foreign_memory) counts it. The last tensor of it returns it to its
-    /// owner.
+    /// No pool counts this memory, but [`foreign_memory`](millpond_pool::foreign_memory) does. The memory is returned to its owner when
+    /// the last tensor that shares it is dropped.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.storage.is_foreign()
@@ -228,7 +229,7 @@ impl Tensor {
     /// Returns the whole storage, even if this tensor is only a part of it. Nothing is copied.
     ///
     /// # Errors
-    /// Returns the tensor and the number of the other tensors if other tensors share the storage, or if its memory is
+    /// Returns the tensor and the number of the other tensors if other tensors share the storage, or if the memory is
     /// [foreign](Self::is_foreign).
     pub fn try_into_storage(self) -> Result<Storage, StillShared> {
         if self.is_foreign() {
@@ -282,7 +283,7 @@ impl Tensor {
     /// Borrows a view for reading.
     ///
     /// # Errors
-    /// Returns an error if the host cannot read the memory. The host can read all current kinds of memory.
+    /// Returns no error at present, because the host can read all current kinds of memory.
     pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
         let view = TensorRef::of(self.storage.as_bytes(), self.dtype(), self.layout);
         Ok(view.at_home(self.storage.home()))
@@ -315,7 +316,7 @@ impl Tensor {
     /// Returns the elements as a slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Returns an error if they are not contiguous or have another type.
+    /// Returns an error if they are not contiguous or not of type `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.view()?.as_slice()
     }
@@ -323,7 +324,7 @@ impl Tensor {
     /// Returns the elements as a mutable slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Returns an error if they are not contiguous, have another type, are read-only, or share memory with other tensors.
+    /// Returns an error if they are not contiguous, not of type `T` or read-only, or if other tensors share the storage.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.view_mut()?.into_mut_slice()
     }
@@ -331,7 +332,7 @@ impl Tensor {
     /// Returns an element.
     ///
     /// # Errors
-    /// Returns an error if there is no such element.
+    /// Returns an error if the index is not that of an element.
     pub fn get(&self, index: &[usize]) -> Result<Scalar, TensorError> {
         self.view()?.get(index)
     }
@@ -339,7 +340,7 @@ impl Tensor {
     /// Returns the only element of a tensor of one element.
     ///
     /// # Errors
-    /// Returns an error if there are no elements or several.
+    /// Returns an error unless there is exactly one element.
     pub fn item(&self) -> Result<Scalar, TensorError> {
         self.view()?.item()
     }
@@ -347,12 +348,12 @@ impl Tensor {
     /// Copies the elements, in order, to a `Vec`.
     ///
     /// # Errors
-    /// Returns an error if they have another type.
+    /// Returns an error if they are not of type `T`.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         self.view()?.to_vec()
     }
 
-    /// Copies the elements, in order, to a `Vec` of truth values. Every value except 0 is true.
+    /// Copies the elements, in order, to a `Vec` of `bool`. Every value except 0 is true.
     ///
     /// # Errors
     /// Returns an error if they are not of type [`DType::Bool`].
@@ -363,8 +364,8 @@ impl Tensor {
 
 /// Returns the storage for writing, or an error if other tensors share it.
 fn only_holder<S>(storage: &mut Arc<S>) -> Result<&mut S, TensorError> {
-    // The count is read before `get_mut`, because it may be smaller a moment later. A tensor that is the only holder stays so,
-    // because nobody else has a view to clone.
+    // The count is read before `get_mut`, because it may be smaller a moment later. If this is the only tensor, it remains the only
+    // one, because there is no other view to clone.
     let others = (Arc::strong_count(storage) - 1).max(1);
     Arc::get_mut(storage).ok_or(TensorError::Shared { others })
 }

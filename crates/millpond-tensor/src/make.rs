@@ -15,7 +15,7 @@ use millpond_pool::pool::Pool;
 use millpond_pool::storage::Storage;
 use millpond_set::pools::{draw, pools};
 
-/// The numbers from a start up to an end, which is excluded, by a step.
+/// The numbers from a start up to an end, which is excluded, in steps.
 enum Ramp {
     Float { start: f64, step: f64 },
     Int { start: i128, step: i128 },
@@ -85,7 +85,7 @@ pub(super) fn collect<T: Element>(
     Tensor::from_buffer(Buffer::collect(from.handle().0, values)?, shape)
 }
 
-/// Collects truth values in a new storage.
+/// Collects booleans in a new storage.
 fn bools(
     from: &impl Origin,
     values: impl ExactSizeIterator<Item = bool>,
@@ -259,7 +259,7 @@ impl Tensor {
     /// Copies a slice to a new tensor, row by row.
     ///
     /// # Errors
-    /// Returns an error as described above, and if the shape has another number of elements.
+    /// Returns an error as described above, and if the number of elements does not match the shape.
     pub fn from_slice<T: Element>(values: &[T], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::from_slice_in(pool, values, shape))
     }
@@ -267,7 +267,7 @@ impl Tensor {
     /// Copies a slice to a new tensor, row by row.
     ///
     /// # Errors
-    /// Returns an error as described above, and if the shape has another number of elements.
+    /// Returns an error as described above, and if the number of elements does not match the shape.
     pub fn from_slice_in<T: Element>(
         from: &impl Origin,
         values: &[T],
@@ -276,7 +276,7 @@ impl Tensor {
         collect(from, shape.as_ref(), values.iter().copied())
     }
 
-    /// Creates a tensor of the results of a function of each element's index, in order.
+    /// Creates a tensor from the results of a function that is called with the index of each element, in order.
     ///
     /// # Errors
     /// Returns an error as described above.
@@ -287,7 +287,7 @@ impl Tensor {
         draw(|pool: &Pool| Self::from_fn_in(pool, shape, value))
     }
 
-    /// Creates a tensor of the results of a function of each element's index, in order.
+    /// Creates a tensor from the results of a function that is called with the index of each element, in order.
     ///
     /// # Errors
     /// Returns an error as described above.
@@ -300,18 +300,18 @@ impl Tensor {
         Ok(Self::empty_in::<T>(from, shape)?.write_with(by_index(shape, value)))
     }
 
-    /// Creates a tensor of truth values, row by row.
+    /// Creates a tensor of booleans, row by row.
     ///
     /// # Errors
-    /// Returns an error as described above, and if the shape has another number of elements.
+    /// Returns an error as described above, and if the number of elements does not match the shape.
     pub fn from_bools(values: &[bool], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         draw(|pool: &Pool| Self::from_bools_in(pool, values, shape))
     }
 
-    /// Creates a tensor of truth values, row by row.
+    /// Creates a tensor of booleans, row by row.
     ///
     /// # Errors
-    /// Returns an error as described above, and if the shape has another number of elements.
+    /// Returns an error as described above, and if the number of elements does not match the shape.
     pub fn from_bools_in(
         from: &impl Origin,
         values: &[bool],
@@ -320,7 +320,7 @@ impl Tensor {
         bools(from, values.iter().copied(), shape.as_ref())
     }
 
-    /// Creates a tensor of the numbers from `start` up to `end`, which is excluded, by `step`.
+    /// Creates a tensor of the numbers from `start` up to `end`, which is excluded, in steps of `step`.
     ///
     /// # Errors
     /// Returns an error as described above, if the step is 0, and for complex numbers.
@@ -328,7 +328,7 @@ impl Tensor {
         draw(|pool: &Pool| Self::arange_in(pool, start, end, step))
     }
 
-    /// Creates a tensor of the numbers from `start` up to `end`, which is excluded, by `step`.
+    /// Creates a tensor of the numbers from `start` up to `end`, which is excluded, in steps of `step`.
     ///
     /// # Errors
     /// Returns an error as described above, if the step is 0, and for complex numbers.
@@ -346,21 +346,21 @@ impl Tensor {
         )
     }
 
-    /// Creates a tensor of the memory of a `Vec`, row by row. Nothing is copied.
+    /// Creates a tensor in the memory of a `Vec`, row by row. Nothing is copied.
     ///
-    /// The memory belongs to the program's allocator. No pool counts it. [`foreign_memory`](millpond_pool::foreign_memory) counts it. It is
-    /// aligned only for its elements. [`from_slice`](Self::from_slice) copies to a pool.
+    /// The memory belongs to the program's allocator. No pool counts it, but [`foreign_memory`](millpond_pool::foreign_memory) does. It is
+    /// aligned only for its elements. [`from_slice`](Self::from_slice) copies the elements to memory of a pool instead.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements. The memory is then freed.
+    /// Returns an error if the number of elements does not match the shape. The memory is then freed.
     pub fn from_vec<T: Element>(values: Vec<T>, shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         Self::of(Storage::of(Buffer::of_vec(values), T::DTYPE), shape.as_ref())
     }
 
-    /// Creates a tensor of a buffer, row by row. Nothing is copied.
+    /// Creates a tensor in the memory of a buffer, row by row. Nothing is copied.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements. The memory is then freed.
+    /// Returns an error if the number of elements does not match the shape. The memory is then freed.
     pub fn from_buffer<T: Element>(
         buffer: Buffer<T>,
         shape: impl AsRef<[usize]>,
@@ -368,10 +368,10 @@ impl Tensor {
         Self::of(buffer.into(), shape.as_ref())
     }
 
-    /// Creates a tensor of a storage, row by row. Nothing is copied.
+    /// Creates a tensor in the memory of a storage, row by row. Nothing is copied.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements. The memory is then freed.
+    /// Returns an error if the number of elements does not match the shape. The memory is then freed.
     pub fn from_storage(storage: Storage, shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         Self::of(storage, shape.as_ref())
     }

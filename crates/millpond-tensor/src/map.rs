@@ -49,7 +49,7 @@ fn map_to<T: Pod, R: Pod>(mut out: TensorMut<'_>, from: TensorRef<'_>, mut f: im
     });
 }
 
-/// Computes `out = f(x)` where both are contiguous.
+/// Computes `out = f(x)` for contiguous elements.
 struct Row<'a, T, R, F> {
     out: &'a mut [R],
     from: &'a [T],
@@ -78,7 +78,7 @@ macro_rules! maps {
         /// Replaces each element by the result of a function, in place and in any order.
         ///
         /// # Errors
-        /// Returns an error if the elements have another type or cannot be written.
+        /// Returns an error if the elements are not of type `T` or cannot be written.
         pub fn map_in_place<T: Element>(&mut $self, f: impl FnMut(T) -> T) -> Result<(), TensorError> {
             let view = $view;
             expect(T::DTYPE, view.dtype())?;
@@ -86,7 +86,7 @@ macro_rules! maps {
             Ok(())
         }
 
-        /// Like [`map_in_place`](Self::map_in_place), on several threads where that is faster, with the feature `rayon`. Allocates
+        /// Like [`map_in_place`](Self::map_in_place), but with the feature `rayon` on several threads if that is faster. Allocates
         /// nothing from a pool.
         ///
         /// ```
@@ -98,7 +98,7 @@ macro_rules! maps {
         /// ```
         ///
         /// # Errors
-        /// Returns an error if the elements have another type or cannot be written.
+        /// Returns an error if the elements are not of type `T` or cannot be written.
         pub fn par_map_in_place<T: Element>(
             &mut $self,
             f: impl Fn(T) -> T + Sync,
@@ -112,12 +112,12 @@ macro_rules! maps {
             })
         }
 
-        /// Replaces each element by the result of a function of it and of an element of another tensor, in place, on several
-        /// threads where that is faster. Allocates nothing from a pool. Both tensors may have strides.
+        /// Replaces each element by the result of a function of this element and the corresponding element of another tensor, in
+        /// place, on several threads if that is faster. Allocates nothing from a pool. Both tensors may have strides.
         ///
         /// # Errors
-        /// Returns an error if the elements of either have another type, if the other cannot be broadcast to this shape, or if this
-        /// one cannot be written.
+        /// Returns an error if the elements of one of the tensors are not of type `T`, if the other tensor cannot be broadcast to
+        /// this shape, or if this tensor cannot be written.
         pub fn par_zip_in_place<'b, T: Element>(
             &mut $self,
             other: impl Into<Operand<'b>>,
@@ -126,8 +126,8 @@ macro_rules! maps {
             zip($view, &other.into(), f)
         }
 
-        /// Calls a function with views of `size` places of a dimension, on several threads at once. The function also gets the
-        /// number of the batch, counted from 0. The last batch may be smaller.
+        /// Calls a function with mutable views of consecutive parts of a dimension, the batches, on several threads at once. A
+        /// batch has `size` indices, and the last may be smaller. The function also receives the number of the batch, from 0 on.
         ///
         /// ```
         /// use millpond::{DType, Tensor};
@@ -139,9 +139,9 @@ macro_rules! maps {
         /// ```
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, `size` is 0, the batches are interleaved in memory
-        /// ([`TensorError::Interleaved`]), or this one cannot be written. Also returns an error that the function returned for a
-        /// batch.
+        /// Returns an error if the dimension does not exist, if `size` is 0, if the batches are interleaved in memory
+        /// ([`TensorError::Interleaved`]), or if this tensor cannot be written. Also returns an error that the function returned
+        /// for a batch.
         pub fn par_for_each_batch(
             &mut $self,
             dim: usize,
@@ -154,8 +154,8 @@ macro_rules! maps {
             each(view, (dim, size), 0..batches, threads::tasks(), &f)
         }
 
-        /// Calls a function with slices of `size` elements, on several threads at once. The function also gets the index of the
-        /// first of them. The last chunk may be smaller.
+        /// Calls a function with slices of `size` elements, on several threads at once. The function also receives the index of the
+        /// first element of the slice. The last slice may be smaller.
         ///
         /// ```
         /// let mut squares = millpond::Pool::host()?.alloc_zeroed::<u64>(10)?;
@@ -168,7 +168,7 @@ macro_rules! maps {
         /// ```
         ///
         /// # Errors
-        /// Returns an error if the elements have another type or are not contiguous in memory, if `size` is 0, or if this one
+        /// Returns an error if the elements are not of type `T` or not contiguous in memory, if `size` is 0, or if this tensor
         /// cannot be written.
         pub fn par_for_each_chunk<T: Element>(
             &mut $self,
@@ -202,7 +202,7 @@ macro_rules! maps_out {
         /// ```
         ///
         /// # Errors
-        /// Returns an error if the elements have another type, or if the memory for the new tensor cannot be allocated.
+        /// Returns an error if the elements are not of type `T`, or if the memory for the new tensor cannot be allocated.
         pub fn map<T: Element, R: Element>(&$self, f: impl FnMut(T) -> R) -> Result<Tensor, TensorError> {
             map_new($view, f)
         }
@@ -210,8 +210,8 @@ macro_rules! maps_out {
         /// Applies a function to each element, in order, and writes the results to an output of the same shape. Allocates nothing.
         ///
         /// # Errors
-        /// Returns an error if the elements of either have another type than the function's, if the output has another shape, or if
-        /// it cannot be written.
+        /// Returns an error if the elements or those of the output do not have the function's types, if the output has another
+        /// shape, or if it cannot be written.
         pub fn map_into<T: Element, R: Element>(
             &$self,
             out: &mut impl Output,
@@ -224,7 +224,7 @@ macro_rules! maps_out {
             Ok(())
         }
 
-        /// Like [`map_into`](Self::map_into), on several threads where that is faster, with the feature `rayon`, and in any order.
+        /// Like [`map_into`](Self::map_into), but in any order, and with the feature `rayon` on several threads if that is faster.
         ///
         /// ```
         /// use millpond::{DType, Tensor};
@@ -253,8 +253,8 @@ macro_rules! maps_out {
             })
         }
 
-        /// Applies a function to each pair of elements and writes the results to an output, on several threads where that is faster
-        /// and in any order. Shapes are broadcast as in [`add_into`](Self::add_into). All three types may differ. Allocates nothing
+        /// Applies a function to each pair of elements and writes the results to an output, in any order and on several threads if
+        /// that is faster. Shapes are broadcast as in [`add_into`](Self::add_into). All three types may differ. Allocates nothing
         /// from a pool.
         ///
         /// ```
@@ -269,8 +269,8 @@ macro_rules! maps_out {
         /// ```
         ///
         /// # Errors
-        /// Returns an error if the elements of any tensor have another type than the function's, if the shapes cannot be broadcast,
-        /// or if the output has another shape or cannot be written.
+        /// Returns an error if the elements of a tensor do not have the function's type, if the shapes cannot be broadcast, or if
+        /// the output has another shape or cannot be written.
         pub fn par_zip_into<'b, A: Element, B: Element, R: Element>(
             &$self,
             other: impl Into<Operand<'b>>,
@@ -362,7 +362,7 @@ fn zip<T: Element>(
     })
 }
 
-/// Calls a function with these batches of a view that begins with the first of them, in at most `parts` parallel parts.
+/// Calls a function with each of these batches, in at most `parts` parallel parts. The view begins with the first of them.
 fn each(
     view: TensorMut<'_>,
     (dim, size): (usize, usize),

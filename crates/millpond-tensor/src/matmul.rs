@@ -1,8 +1,9 @@
 //! Products of matrices and of batches of matrices.
 //!
-//! A library computes those of `f32` and `f64`. The others are computed here, some rows and columns at a time, so that their sums
-//! stay in registers and the nearest cache while both matrices are read in order. Integers are accumulated in their own type, which
-//! gives the same result as truncation at the end. The other types are accumulated in a wider one.
+//! With the feature `matrixmultiply`, the library of this name computes products of `f32` and `f64`. All others are computed here,
+//! some rows and columns at a time, so that their sums stay in registers and the nearest cache while both matrices are read in
+//! order. Integers are accumulated in their own type, which gives the same result as truncation at the end. The other types are
+//! accumulated in a wider one.
 
 #[cfg(feature = "matrixmultiply")]
 mod gemm;
@@ -46,7 +47,7 @@ pub(super) fn shape_of(
 const ROWS: usize = 4;
 const COLUMNS: usize = 64;
 
-/// One of two factors: its elements, the place of the first, and the strides of rows and columns.
+/// One of two factors: its elements, the offset of the first, and the strides of rows and columns.
 #[derive(Clone, Copy)]
 struct Factor<'a, T> {
     elements: &'a [T],
@@ -184,7 +185,7 @@ fn product(
     one.and(other)
 }
 
-/// Computes a product of matrices for each place of the dimensions before the last two.
+/// Computes a product of matrices for each index of the dimensions before the last two.
 fn products(
     left: TensorRef<'_>,
     right: TensorRef<'_>,
@@ -246,7 +247,7 @@ fn multiply(
         0 | 1 => 1,
         pays => threads::threads().min(pays),
     };
-    // Many matrices times a single one are one product of a matrix with more rows.
+    // The products of many matrices with a single one are computed as one product of a matrix with more rows.
     if left.rank() > 2 && right.rank() == 2 && !out.is_empty() {
         let rows = out.len() / right.shape()[1];
         let tall = (
@@ -269,9 +270,9 @@ fn pair(numbers: &[usize]) -> [usize; 2] {
 
 macro_rules! matmul_into {
     ($self:ident, $view:expr, $operand:ident, $output:ident) => {
-        /// Writes the product to an output. Allocates nothing from a pool, except on a device the workspace of cuBLAS once for each
-        /// queue. With the feature `matrixmultiply` that library allocates space for parts of `f32` and `f64` matrices from the
-        /// program's allocator.
+        /// Writes the product to an output. Allocates nothing from a pool, except that on a device the workspace of cuBLAS is
+        /// allocated one time for each queue. With the feature `matrixmultiply`, that library allocates memory for parts of `f32`
+        /// and `f64` matrices from the program's allocator.
         ///
         /// # Errors
         /// Returns an error if the operands are not matrices, if their sizes or types do not match, or if the output has another
@@ -291,9 +292,9 @@ pub(super) use matmul_into;
 
 macro_rules! matmul {
     ($self:ident, $view:expr) => {
-        /// Returns the product of two matrices as a new tensor of the first operand's [pool](Tensor). If tensors have more than
-        /// two dimensions, the last two are those of the matrices. The dimensions before them go together as in
-        /// [`add`](Self::add), and each pair of matrices is multiplied.
+        /// Returns the product of two matrices as a new tensor of the first operand's [pool](Tensor). If tensors have more than two
+        /// dimensions, the last two are those of the matrices. The dimensions before them are broadcast as in [`add`](Self::add),
+        /// and each pair of matrices is multiplied.
         ///
         /// # Errors
         /// Returns an error if the operands are not matrices, if their sizes or types do not match, or if memory cannot be

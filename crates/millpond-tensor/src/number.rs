@@ -233,7 +233,7 @@ macro_rules! complexes {
                     let ([a, b], [c, d]) = (self, other);
                     [a * c - b * d, a * d + b * c]
                 }
-                /// Both are scaled by the larger part of the divisor, whose square could overflow or underflow otherwise.
+                /// Both operands are scaled by the larger part of the divisor. Otherwise its square could overflow or underflow.
                 #[inline]
                 fn over(self, other: Self) -> Self {
                     let ([a, b], [c, d]) = (self, other);
@@ -265,7 +265,7 @@ macro_rules! complexes {
 
 complexes! { f64 f32 }
 
-/// Evaluates an expression with the Rust type of a [`DType`](millpond_pool::DType), and another one for the other types.
+/// Evaluates an expression with the Rust type of a [`DType`](millpond_pool::DType), and another expression for the other types.
 macro_rules! with_type {
     (
         $dtype:expr, $name:ident => $body:expr,
@@ -289,8 +289,8 @@ macro_rules! with_type {
 }
 pub(crate) use with_type;
 
-/// Evaluates an expression with the Rust type that computes for a [`DType`](millpond_pool::DType), and another one if there is none: for
-/// `bool`, and for half precision without the feature `half`.
+/// Evaluates an expression with the Rust type that computes for a [`DType`](millpond_pool::DType), and another expression if there is
+/// none: for `bool`, and for half precision without the feature `half`.
 macro_rules! with_number {
     ($dtype:expr, $number:ident => $body:expr, else $other:expr) => {
         $crate::number::with_type!(

@@ -33,7 +33,8 @@ pub(super) fn beside<R>(
     }
 }
 
-/// An operand of an operation: a tensor, a view, or a number. Functions that take one accept `&tensor` and `0.5` alike.
+/// An operand of an operation: a tensor, a view, or a number. Functions that take an operand accept both `&tensor` and
+/// `0.5`.
 #[derive(Debug)]
 pub struct Operand<'a>(OperandKind<&'a Tensor, TensorRef<'a>>);
 
@@ -113,7 +114,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Returns the number, if it is one.
+    /// Returns the number, or `Scalar::Bool(false)` if this is a tensor.
     pub(super) fn scalar(&self) -> Scalar {
         match self.0 {
             OperandKind::Scalar(scalar) => scalar,
@@ -169,7 +170,8 @@ impl<'a> Operand<'a> {
         Side::Each(&elements(bytes)[layout.offset()..][..layout.len()])
     }
 
-    /// Returns a view of it that is broadcast to a shape. A number is stored in `one`. The caller has checked the type.
+    /// Returns a view of the operand that is broadcast to a shape. A number is stored in `one`. The caller has checked
+    /// the type.
     pub(super) fn repeated<'s>(
         &'s self,
         operation: &'static str,

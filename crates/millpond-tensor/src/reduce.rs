@@ -25,7 +25,7 @@ const LANES: usize = 16;
 /// negligible.
 const SHORT: usize = if cfg!(test) { 1 << 6 } else { 1 << 14 };
 
-/// Returns the place at which a row is halved. The first half is a multiple of `SHORT`.
+/// Returns the index at which a row is halved. The first half is a multiple of `SHORT`.
 fn half(len: usize) -> usize {
     (len / 2).next_multiple_of(SHORT).min(len)
 }
@@ -202,7 +202,7 @@ fn dot_all<T: Number>(left: TensorRef<'_>, right: TensorRef<'_>) -> T::Wide {
     sum
 }
 
-/// Returns the type of sums along a dimension. Sums of integers and truth values have 64 bits.
+/// Returns the type of sums along a dimension. Sums of integers and of booleans have 64 bits.
 pub(super) fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => DType::I64,
@@ -294,21 +294,20 @@ fn dot_into(left: TensorRef<'_>, other: &Operand<'_>, mut out: TensorMut<'_>) ->
 /// Defines the sums and products of vectors, except those that return a new tensor.
 macro_rules! sums {
     ($self:ident, $view:expr, $operand:ident, $output:ident) => {
-        /// Returns the sum of all elements, or the number of true elements of a `bool` tensor. Integers wrap around at 64 bits.
-        /// Waits for a device.
+        /// Returns the sum of all elements, or the number of true elements of a `bool` tensor. Integers wrap around at 64 bits. On
+        /// a device, waits for the result.
         ///
         /// # Errors
-        /// Returns an error for half precision without the feature `half`, and on a device for complex numbers and errors of the
-        /// driver.
+        /// Returns an error for half precision without the feature `half`. On a device, also returns an error for complex numbers,
+        /// and errors of the driver.
         pub fn sum(&$self) -> Result<Scalar, TensorError> {
             sum($view)
         }
 
-        /// Writes the sum of all elements to an output without dimensions, of the type of `sum_dim`. Allocates
-        /// nothing.
+        /// Writes the sum of all elements to an output without dimensions, of the type that `sum_dim` returns. Allocates nothing.
         ///
         /// # Errors
-        /// Returns an error if the output has another type, has dimensions, or cannot be written, and those of
+        /// Returns an error if the output has another type, has dimensions, or cannot be written, and the errors of
         /// [`sum`](Self::sum).
         pub fn sum_into(&$self, out: &mut impl $output) -> Result<(), TensorError> {
             sum_into($view, out.output()?)
@@ -317,14 +316,14 @@ macro_rules! sums {
         /// Writes the sums along a dimension to an output. Allocates nothing.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, if the output has another type or shape than the result of
-        /// `sum_dim`, or if it cannot be written.
+        /// Returns an error if the dimension does not exist, if the output has another type or shape than the result of `sum_dim`,
+        /// or if it cannot be written.
         pub fn sum_dim_into(&$self, dim: usize, out: &mut impl $output) -> Result<(), TensorError> {
             sum_dim($view, dim, out.output()?)
         }
 
-        /// Returns the sum of the products of elements of two tensors of one dimension. Complex elements are not conjugated.
-        /// Waits for a device.
+        /// Returns the sum of the products of elements of two tensors of one dimension. Complex elements are not conjugated. On a
+        /// device, waits for the result.
         ///
         /// # Errors
         /// Returns an error if they do not both have one dimension, if their lengths or types differ, and for `bool`.
@@ -333,8 +332,8 @@ macro_rules! sums {
             dot($view, &other.into())
         }
 
-        /// Writes the result of [`dot`](Self::dot) to an output without dimensions, of the type of `sum_dim`.
-        /// Allocates nothing.
+        /// Writes the result of [`dot`](Self::dot) to an output without dimensions, of the type that `sum_dim` returns. Allocates
+        /// nothing.
         ///
         /// # Errors
         /// Returns the errors of [`dot`](Self::dot), and an error if the output has another type, has dimensions, or cannot be
@@ -358,7 +357,7 @@ macro_rules! sum_to_new {
         /// of booleans have 64 bits.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, if memory cannot be allocated, and for half precision without the
+        /// Returns an error if the dimension does not exist, if memory cannot be allocated, and for half precision without the
         /// feature `half`.
         pub fn sum_dim(&$self, dim: usize) -> Result<Tensor, TensorError> {
             let view = $view;

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 /// A number: an element that was read, or an operand of an operation.
 ///
-/// An operand is converted to the tensor's type. Elements of floating point accept integers and fractions, which are rounded.
-/// Integers accept only numbers that they can represent. Complex elements accept all numbers except truth values, which only
-/// elements of `bool` accept.
+/// An operand is converted to the tensor's type. Floating-point elements accept integers and fractions, which are rounded.
+/// Integers accept only numbers that they can represent. Complex elements accept all numbers. Only elements of `bool` accept
+/// booleans.
 ///
 /// ```
 /// use millpond::{DType, Tensor, tensor::Scalar};
@@ -30,12 +30,12 @@ pub enum Scalar {
     UInt(u64),
     /// The real and the imaginary part.
     Complex([f64; 2]),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
 }
 
 impl Scalar {
-    /// Returns the number in floating point, rounded if necessary, or `None` if it is complex.
+    /// Returns the number as an `f64`, rounded if necessary, or `None` if it is complex.
     #[must_use]
     pub fn to_f64(self) -> Option<f64> {
         match self {
@@ -47,19 +47,19 @@ impl Scalar {
         }
     }
 
-    /// Returns the number as an integer, or `None` if it is not an integer or too large.
+    /// Returns the number as an `i64`, or `None` if it is not an integer or does not fit.
     #[must_use]
     pub fn to_i64(self) -> Option<i64> {
         i64::try_from(self.whole()?).ok()
     }
 
-    /// Returns the number as an unsigned integer, or `None` if it is not an integer, negative or too large.
+    /// Returns the number as a `u64`, or `None` if it is not an integer, is negative or is too large.
     #[must_use]
     pub fn to_u64(self) -> Option<u64> {
         u64::try_from(self.whole()?).ok()
     }
 
-    /// Returns the truth value, or `None` if the number is not one.
+    /// Returns the boolean, or `None` if this is a number.
     #[must_use]
     pub fn to_bool(self) -> Option<bool> {
         match self {
@@ -91,7 +91,7 @@ impl Scalar {
         }
     }
 
-    /// Returns whether elements of a type can represent it, rounded if they are of floating point.
+    /// Returns whether elements of a type can represent the number. Floating-point elements may round it.
     pub(crate) fn fits(self, dtype: DType) -> bool {
         let bits = 8 * dtype.size();
         let within = |range: Range<i128>| self.whole().is_some_and(|whole| range.contains(&whole));

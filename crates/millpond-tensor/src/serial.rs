@@ -1,7 +1,8 @@
 //! Tensors as serde data: type, shape, and the elements in order.
 //!
-//! Human-readable formats contain a list of numbers, with `NaN`, `inf` and `-inf` as words. Other formats contain the elements'
-//! bytes in little-endian order. A reader allocates memory for the elements that are present, regardless of the shape.
+//! Human-readable formats contain a list of numbers, with `NaN`, `inf` and `-inf` as strings. Other formats contain the
+//! elements' bytes in little-endian order. A reader allocates memory only for the elements that are present, whatever the shape
+//! is.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 const FIELDS: &[&str] = &["dtype", "shape", "data"];
-/// The number of elements that memory is allocated for before the first is read.
+/// The maximum number of elements for which memory is allocated before the first is read.
 const AT_ONCE: usize = 1024;
 
 /// An element in a human-readable format.
@@ -85,7 +86,7 @@ impl Serialize for Bytes<'_> {
     }
 }
 
-/// Returns the bytes of each number. A complex element has two numbers.
+/// Returns the size of each number in bytes. A complex element has two numbers.
 fn number_bytes(dtype: DType) -> usize {
     match dtype {
         DType::Complex64 | DType::Complex128 => dtype.size() / 2,
@@ -128,13 +129,13 @@ impl Serialize for Tensor {
 }
 
 impl<'de> Deserialize<'de> for Scalar {
-    /// Reads a number, a truth value, a pair of numbers, or a word for a value that is not finite.
+    /// Reads a number, a boolean, a pair of numbers, or a string for a value that is not finite.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(NumberVisitor { is_part: false })
     }
 }
 
-/// Reads a number. A part of a pair is neither a truth value nor a pair, so that the data cannot be nested.
+/// Reads a number. A part of a pair is neither a boolean nor a pair, so that the data cannot be nested.
 struct NumberVisitor {
     is_part: bool,
 }

@@ -27,7 +27,7 @@ pub(super) fn config(cases: u32) -> ProptestConfig {
 }
 
 #[test]
-fn a_storage_goes_when_nobody_else_has_it() {
+fn a_storage_is_freed_only_if_no_other_tensor_shares_it() {
     let source = fake::unpooled();
     let tensor = Tensor::zeros_in(&source, [4, 4], DType::F32).expect("room");
     let (row, column) = (
@@ -49,7 +49,7 @@ fn a_storage_goes_when_nobody_else_has_it() {
 }
 
 #[test]
-fn of_many_threads_that_free_their_views_the_last_one_does() {
+fn of_many_threads_that_free_a_shared_storage_at_most_one_succeeds() {
     let source = fake::unpooled();
     for _ in 0..if cfg!(miri) { 3 } else { 300 } {
         let tensor = Tensor::zeros_in(&source, [8], DType::U8).expect("room");
@@ -109,7 +109,7 @@ fn a_shared_storage_is_not_written() {
 }
 
 #[test]
-fn an_output_is_its_own_and_of_the_right_kind() {
+fn outputs_and_operands_of_the_wrong_type_shape_or_value_are_refused() {
     let source = fake::unpooled();
     let a = Tensor::full_in(&source, [2, 2], 1.5f32).expect("room");
     let mut out = Tensor::zeros_in(&source, [2, 2], DType::F64).expect("room");
@@ -176,7 +176,7 @@ fn an_output_is_its_own_and_of_the_right_kind() {
 }
 
 #[test]
-fn sizes_that_cannot_be_counted_are_refused() {
+fn shapes_with_too_many_elements_or_dimensions_are_refused() {
     let source = fake::unpooled();
     let zeros = |shape: &[usize]| Tensor::zeros_in(&source, shape, DType::F64);
     for shape in [
@@ -221,7 +221,7 @@ fn sizes_that_cannot_be_counted_are_refused() {
 }
 
 #[test]
-fn numbers_become_elements_where_they_can() {
+fn a_number_is_written_only_if_the_type_can_represent_it() {
     let source = fake::unpooled();
     let fits = |number: Scalar, dtype: DType| {
         let mut tensor = Tensor::zeros_in(&source, [2], dtype).expect("room");
@@ -261,7 +261,7 @@ fn numbers_become_elements_where_they_can() {
 }
 
 #[test]
-fn a_range_has_the_elements_it_says() {
+fn arange_returns_the_numbers_from_start_to_end() {
     let source = fake::unpooled();
     let ints = |start: i8, end, step| {
         Tensor::arange_in(&source, start, end, step).map(|tensor| tensor.to_vec::<i8>().expect("i8"))
@@ -293,7 +293,7 @@ fn a_range_has_the_elements_it_says() {
 }
 
 #[test]
-fn borrowed_parts_are_written_apart() {
+fn borrowed_parts_are_written_independently() {
     let source = fake::unpooled();
     let mut tensor = Tensor::zeros_in(&source, [4, 6], DType::U8).expect("room");
     let whole = tensor.view_mut().expect("alone");
@@ -346,7 +346,7 @@ fn borrowed_parts_are_written_apart() {
 }
 
 #[test]
-fn threads_read_what_they_share() {
+fn several_threads_read_views_of_one_tensor() {
     let source = fake::unpooled();
     let tensor = Tensor::from_fn_in(&source, [16, 16], |at| (at[0] * 16 + at[1]) as u32).expect("room");
     let sums: u32 = std::thread::scope(|threads| {

@@ -1,4 +1,4 @@
-//! Several threads for one operation, where that is faster.
+//! Runs one operation on several threads if that is faster.
 //!
 //! An output and its inputs are split along the dimension with the largest stride, so that the parts are not interleaved in memory.
 //! Every element is computed from the same elements by the same steps regardless of the parts, and the order of additions in a sum
@@ -10,14 +10,14 @@ use millpond_os::threads::available;
 pub(super) use millpond_os::threads::threads;
 
 /// The least number of bytes of an output, or of the operand of a sum, for each thread. Waking a thread and waiting for it has to
-/// be cheap in comparison, even if it is not scheduled immediately. On two processors of which one was busy, two threads took a
-/// quarter longer for 4 MB, and equally long from 64 MB on (`millpond-bench --bin tensors`, 2026).
+/// be cheap in comparison, even if it is not scheduled immediately. On two processors, one of them busy, two threads took a quarter
+/// longer than one thread for 4 MB, and as long as one from 64 MB on (`millpond-bench --bin tensors`, 2026).
 #[cfg(not(test))]
 const LEAST: usize = 8 << 20;
 #[cfg(test)]
 const LEAST: usize = 1 << 8;
 
-/// Returns the number of parts for an operation on so many bytes.
+/// Returns the number of parts for an operation on this number of bytes.
 #[inline]
 pub(super) fn parts(bytes: usize) -> usize {
     if !cfg!(feature = "rayon") || bytes < 2 * LEAST {
@@ -26,7 +26,8 @@ pub(super) fn parts(bytes: usize) -> usize {
     threads().min(bytes / LEAST)
 }
 
-/// Returns the number of parts for work of unknown cost: several for each thread, because some parts may take longer than others.
+/// Returns the number of parts for work of unknown cost: several for each thread, because some parts may take longer than others,
+/// or one for each thread if fewer threads are used than are available.
 pub(super) fn tasks() -> usize {
     match threads() {
         1 => 1,
@@ -35,7 +36,7 @@ pub(super) fn tasks() -> usize {
     }
 }
 
-/// Runs both at once if there are threads for it. If either panics, this panics after both have ended.
+/// Runs both functions in parallel if threads are available. If one panics, this panics after both have ended.
 #[cfg(feature = "rayon")]
 pub(super) fn both<A: Send, B: Send>(
     one: impl FnOnce() -> A + Send,
@@ -44,7 +45,7 @@ pub(super) fn both<A: Send, B: Send>(
     rayon::join(one, other)
 }
 
-/// Runs both, one after the other.
+/// Runs both functions, one after the other.
 #[cfg(not(feature = "rayon"))]
 pub(super) fn both<A, B>(one: impl FnOnce() -> A, other: impl FnOnce() -> B) -> (A, B) {
     (one(), other())
@@ -87,7 +88,7 @@ pub(super) fn share<const N: usize>(
     one.and(other)
 }
 
-/// Returns the dimension to split along and the place of the split.
+/// Returns the dimension to split and the index of the split.
 fn cut(out: &TensorMut<'_>, parts: usize) -> Option<(usize, usize)> {
     if parts < 2 {
         return None;
@@ -95,7 +96,7 @@ fn cut(out: &TensorMut<'_>, parts: usize) -> Option<(usize, usize)> {
     let dims = out.strides().iter().zip(out.shape()).enumerate();
     let widest = dims.filter(|(_, (_, size))| **size > 1);
     let (dim, (_, size)) = widest.max_by_key(|(_, (stride, _))| **stride)?;
-    // The place is rounded so that neither part is empty.
+    // The index is clamped so that neither part is empty.
     let at = (size * (parts / 2) / parts).clamp(1, size - 1);
     Some((dim, at))
 }

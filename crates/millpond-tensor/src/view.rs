@@ -37,10 +37,10 @@ pub struct TensorRef<'a> {
     layout: Layout,
 }
 
-/// A borrowed view of elements, for reading and writing. Nobody else has access to them during the borrow, and no two of its
-/// elements overlap.
+/// A borrowed view of elements, for reading and writing. Access to them is exclusive during the borrow, and no two of them
+/// overlap.
 ///
-/// Methods that return another view consume this one. [`reborrow`](Self::reborrow) lends it temporarily.
+/// Methods that return another view consume this one. To keep this view, call them on the result of [`reborrow`](Self::reborrow).
 ///
 /// ```
 /// use millpond::TensorMut;
@@ -89,7 +89,7 @@ impl<'a> TensorRef<'a> {
     /// Returns a view of a slice with a shape, row by row.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements.
+    /// Returns an error if the number of elements does not match the shape.
     pub fn from_slice<T: Element>(values: &'a [T], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         let layout = Layout::of_elements(shape.as_ref(), values.len())?;
         Ok(Self::of(bytemuck::cast_slice(values), T::DTYPE, layout))
@@ -109,7 +109,7 @@ impl<'a> TensorRef<'a> {
         Ok(Self::of(bytes, dtype, layout))
     }
 
-    /// Writes the elements' bytes in order, contiguous or not.
+    /// Writes the bytes of the elements in order. The elements need not be contiguous.
     #[doc(hidden)]
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let size = self.dtype.size();
@@ -129,7 +129,7 @@ impl<'a> TensorRef<'a> {
     /// Returns the elements as a slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Returns an error if they are not contiguous or have another type.
+    /// Returns an error if they are not contiguous or not of type `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], TensorError> {
         expect(T::DTYPE, self.dtype)?;
         contiguous(&self.layout)?;
@@ -140,7 +140,7 @@ impl<'a> TensorRef<'a> {
     /// Returns an element.
     ///
     /// # Errors
-    /// Returns an error if there is no such element.
+    /// Returns an error if the index is not that of an element.
     pub fn get(&self, index: &[usize]) -> Result<Scalar, TensorError> {
         let place = self.layout.place(index)?;
         Ok(self.scalar(place))
@@ -149,7 +149,7 @@ impl<'a> TensorRef<'a> {
     /// Returns the only element of a tensor of one element.
     ///
     /// # Errors
-    /// Returns an error if there are no elements or several.
+    /// Returns an error unless there is exactly one element.
     pub fn item(&self) -> Result<Scalar, TensorError> {
         let one = self.layout.changed(|layout| layout.reshape(&[]))?;
         Ok(self.scalar(one.offset()))
@@ -158,7 +158,7 @@ impl<'a> TensorRef<'a> {
     /// Copies the elements, in order, to a `Vec`.
     ///
     /// # Errors
-    /// Returns an error if they have another type.
+    /// Returns an error if they are not of type `T`.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         expect(T::DTYPE, self.dtype)?;
         if let Ok(elements) = self.as_slice() {
@@ -167,7 +167,7 @@ impl<'a> TensorRef<'a> {
         Ok(self.collect(|element: T| element))
     }
 
-    /// Copies the elements, in order, to a `Vec` of truth values. Every value except 0 is true.
+    /// Copies the elements, in order, to a `Vec` of `bool`. Every value except 0 is true.
     ///
     /// # Errors
     /// Returns an error if they are not of type [`DType::Bool`].
@@ -183,14 +183,14 @@ impl<'a> TensorRef<'a> {
         all
     }
 
-    /// Calls `at` with the place of each element in the memory, in the order of the elements.
+    /// Calls `at` with the offset of each element in the memory, in the order of the elements.
     pub(super) fn places(&self, mut at: impl FnMut(usize)) {
         let walk = Walk::in_order([&self.layout]);
         let [stride] = walk.strides;
         walk.rows(|[start]| (0..walk.len).for_each(|step| at(start + step * stride)));
     }
 
-    /// Returns the element at a place of the memory.
+    /// Returns the element at an offset in the memory, counted in elements.
     pub(super) fn scalar(&self, place: usize) -> Scalar {
         with_number!(
             self.dtype,
@@ -198,7 +198,7 @@ impl<'a> TensorRef<'a> {
             else {
                 match self.dtype {
                     DType::Bool => Scalar::Bool(self.bytes[place] != 0),
-                    // Half precision without the feature that computes with it.
+                    // This is half precision without the feature `half`.
                     dtype => Scalar::Float(half_as_f64(dtype, self.plain::<u16>()[place])),
                 }
             }
@@ -290,7 +290,7 @@ impl<'a> TensorMut<'a> {
     /// Returns a view of a slice with a shape, row by row.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements.
+    /// Returns an error if the number of elements does not match the shape.
     pub fn from_slice<T: Element>(
         values: &'a mut [T],
         shape: impl AsRef<[usize]>,
@@ -310,7 +310,7 @@ impl<'a> TensorMut<'a> {
         Ok(Self::of(bytes, dtype, layout))
     }
 
-    /// Lends the same view.
+    /// Borrows the same view for a shorter time.
     pub fn reborrow(&mut self) -> TensorMut<'_> {
         TensorMut::of(self.bytes, self.dtype, self.layout).at_home(self.home)
     }
@@ -324,7 +324,7 @@ impl<'a> TensorMut<'a> {
     /// Returns the elements as a slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Returns an error if they are not contiguous or have another type.
+    /// Returns an error if they are not contiguous or not of type `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
         self.as_ref().as_slice()
     }
@@ -332,7 +332,7 @@ impl<'a> TensorMut<'a> {
     /// Returns the elements as a mutable slice, if they are contiguous in memory.
     ///
     /// # Errors
-    /// Returns an error if they are not contiguous or have another type.
+    /// Returns an error if they are not contiguous or not of type `T`.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.reborrow().into_mut_slice()
     }
@@ -349,7 +349,7 @@ impl<'a> TensorMut<'a> {
     /// Converts the view to a mutable slice with the lifetime of its borrow.
     ///
     /// # Errors
-    /// Returns an error if the elements are not contiguous in memory or have another type.
+    /// Returns an error if the elements are not contiguous in memory or not of type `T`.
     pub fn into_mut_slice<T: Element>(self) -> Result<&'a mut [T], TensorError> {
         expect(T::DTYPE, self.dtype)?;
         contiguous(&self.layout)?;
@@ -360,7 +360,7 @@ impl<'a> TensorMut<'a> {
     /// Writes an element.
     ///
     /// # Errors
-    /// Returns an error if there is no such element, or if its type cannot represent the number.
+    /// Returns an error if the index is not that of an element, or if the type of the elements cannot represent the number.
     pub fn set(&mut self, index: &[usize], value: impl Into<Scalar>) -> Result<(), TensorError> {
         let place = self.layout.place(index)?;
         let one = Layout::contiguous(&[])?;
@@ -369,16 +369,16 @@ impl<'a> TensorMut<'a> {
         TensorMut::of(bytes, self.dtype, one).fill(value)
     }
 
-    /// Splits the view at a place of a dimension into two views that can be written independently.
+    /// Splits the view at an index of a dimension into two views that can be written independently.
     ///
     /// # Errors
-    /// Returns an error if the place lies outside the dimension, and [`TensorError::Interleaved`] if the two parts are interleaved
+    /// Returns an error if the index lies outside the dimension, and [`TensorError::Interleaved`] if the two parts are interleaved
     /// in memory. Parts along the first dimension of a contiguous tensor are never interleaved.
     pub fn split_at(self, dim: usize, at: usize) -> Result<(Self, Self), TensorError> {
         let (first, second) = self.layout.split(dim, at)?;
         let (end, start) = match (first.last(), second.last()) {
             (Some(last), Some(_)) => (last + 1, second.offset()),
-            // A side without elements may have any part of the memory.
+            // A part without elements may have any part of the memory.
             (_, None) => (self.bytes.len() / self.dtype.size(), usize::MAX),
             (None, Some(_)) => (0, 0),
         };
@@ -445,7 +445,7 @@ macro_rules! facts {
             self.layout.shape()
         }
 
-        /// Returns the distance of neighbours along each dimension, in elements.
+        /// Returns the distance between adjacent elements along each dimension, in elements.
         #[must_use]
         pub fn strides(&self) -> &[usize] {
             self.layout.strides()
@@ -460,7 +460,7 @@ macro_rules! facts {
         /// Returns the size of a dimension.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension.
+        /// Returns an error if the dimension does not exist.
         pub fn size(&self, dim: usize) -> Result<usize, TensorError> {
             self.layout.size(dim)
         }
@@ -488,7 +488,7 @@ macro_rules! facts {
 /// Defines the methods of tensors that share a storage.
 macro_rules! shared_storage {
     ($tensor:ident) => {
-        /// Returns another view of the same storage. Nothing is copied. [`deep_copy`](Self::deep_copy) copies.
+        /// Returns another view of the same storage, without a copy. [`deep_copy`](Self::deep_copy) copies the elements.
         impl Clone for $tensor {
             #[inline]
             fn clone(&self) -> Self {

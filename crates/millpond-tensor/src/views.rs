@@ -11,8 +11,8 @@ macro_rules! views {
         /// Returns a view of the same elements with another shape.
         ///
         /// # Errors
-        /// Returns an error if the shape has another number of elements, or if the strides do not allow a view of this shape
-        /// ([`TensorError::NotAView`]).
+        /// Returns an error if the number of elements does not match the shape, or if the strides do not allow a view of this
+        /// shape ([`TensorError::NotAView`]).
         #[inline]
         pub fn reshape($($receiver)*, shape: impl AsRef<[usize]>) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.reshape(shape.as_ref()))
@@ -21,43 +21,43 @@ macro_rules! views {
         /// Returns a view of a part of a dimension.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, or if the range does not lie inside it.
+        /// Returns an error if the dimension does not exist, or if the range does not lie inside it.
         #[inline]
         pub fn slice($($receiver)*, dim: usize, range: impl RangeBounds<usize>) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.slice(dim, range))
         }
 
-        /// Returns a view of every `step`-th place of a dimension, starting with the first.
+        /// Returns a view of every `step`-th index of a dimension, starting with 0.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, or if the step is 0.
+        /// Returns an error if the dimension does not exist, or if the step is 0.
         #[inline]
         pub fn step($($receiver)*, dim: usize, step: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.step(dim, step))
         }
 
-        /// Returns a view of one place of a dimension. The view does not have this dimension.
+        /// Returns a view of one index of a dimension. The view does not have this dimension.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension or place.
+        /// Returns an error if the dimension does not exist or the index is out of bounds.
         #[inline]
         pub fn select($($receiver)*, dim: usize, at: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.select(dim, at))
         }
 
-        /// Returns a view with two dimensions exchanged.
+        /// Returns a view with two dimensions swapped.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension.
+        /// Returns an error if the dimension does not exist.
         #[inline]
         pub fn transpose($($receiver)*, one: usize, other: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.transpose(one, other))
         }
 
-        /// Returns a view with the dimensions in another order, which names each of them once.
+        /// Returns a view with the dimensions in the given order.
         ///
         /// # Errors
-        /// Returns an error if the order does not name each dimension once.
+        /// Returns an error if the order does not contain each dimension exactly once.
         #[inline]
         pub fn permute($($receiver)*, order: impl AsRef<[usize]>) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.permute(order.as_ref()))
@@ -66,7 +66,7 @@ macro_rules! views {
         /// Returns a view without a dimension of size 1.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, or if its size is not 1.
+        /// Returns an error if the dimension does not exist, or if its size is not 1.
         #[inline]
         pub fn squeeze($($receiver)*, dim: usize) -> Result<$view, TensorError> {
             $self.viewed(|layout| layout.squeeze(dim))
@@ -106,11 +106,11 @@ macro_rules! repeats {
             self.viewed(|layout| layout.broadcast_to(shape.as_ref()))
         }
 
-        /// Returns an iterator over views of `size` places of a dimension, in order. The last view may be smaller. Nothing is
-        /// copied.
+        /// Returns an iterator over views of consecutive parts of a dimension, in order. Each part has `size` indices, and the
+        /// last may be smaller. Nothing is copied.
         ///
         /// # Errors
-        /// Returns an error if there is no such dimension, or if `size` is 0.
+        /// Returns an error if the dimension does not exist, or if `size` is 0.
         #[inline]
         pub fn batches(&self, dim: usize, size: usize) -> Result<Batches<$view>, TensorError> {
             Batches::new(self.clone(), self.layout().size(dim)?, dim, size)
@@ -154,7 +154,7 @@ impl<'a> TensorRef<'a> {
     repeats!(TensorRef<'a>);
 }
 
-/// Views of the same memory, which replace this one.
+/// Methods that consume the view and return another view of the same memory.
 impl<'a> TensorMut<'a> {
     views!(self, [self], TensorMut<'a>);
 }

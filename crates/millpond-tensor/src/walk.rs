@@ -1,7 +1,7 @@
 //! Iterates over the elements of several layouts of one shape, row by row.
 //!
 //! Dimensions that can be joined in all layouts are joined, so that contiguous elements are one row regardless of the number of
-//! dimensions. A row is given by the place of its first element in each layout. The length and the strides are the same for all
+//! dimensions. A row is given by the offset of its first element in each layout. The length and the strides are the same for all
 //! rows.
 
 use super::layout::{Layout, MAX_RANK};
@@ -109,7 +109,7 @@ impl<const N: usize> Walk<N> {
         Some(dims.chain([(self.len, self.strides)]))
     }
 
-    /// Calls `row` with the place at which each row begins in each layout.
+    /// Calls `row` for each row, with the offset at which the row begins in each layout.
     #[inline]
     pub(super) fn rows(&self, mut row: impl FnMut([usize; N])) {
         let Some(outer) = self.outer.map(|rank| &self.dims[..rank]) else {
@@ -119,7 +119,7 @@ impl<const N: usize> Walk<N> {
         let mut places = self.first;
         loop {
             row(places);
-            // The innermost dimension that has another place advances to it. The dimensions inside it restart at 0.
+            // The innermost dimension that is not at its last index advances by 1. The dimensions inside it restart at 0.
             let mut dims = outer.iter().zip(&mut at).rev();
             loop {
                 let Some((dim, at)) = dims.next() else {

@@ -42,9 +42,9 @@ pub struct WorkspaceStats {
     pub named_bytes: u64,
     /// The bytes of memory for temporaries.
     pub scratch_bytes: u64,
-    /// The most bytes of temporaries that existed at once, including padding for alignment.
+    /// The maximum number of bytes of temporaries that existed at the same time, including padding for alignment.
     pub scratch_peak: u64,
-    /// The number of allocations of memory for temporaries from the pool. It stays constant once the work repeats.
+    /// The number of allocations of memory for temporaries from the pool. It stays constant when the work repeats.
     pub growths: u64,
     /// The number of outermost scopes that were entered.
     pub scopes: u64,
@@ -185,8 +185,7 @@ impl<B: Backing> WorkspaceBuilderOn<B> {
         self
     }
 
-    /// Allocates memory for `bytes` bytes of temporaries at the start, so that even the first pass, or a capture, need not call the
-    /// pool.
+    /// Allocates memory for `bytes` bytes of temporaries in advance, so that not even the first pass or a capture calls the pool.
     #[must_use]
     pub fn scratch_bytes(mut self, bytes: usize) -> Self {
         self.scratch = bytes;
@@ -284,7 +283,7 @@ impl<B: Backing> WorkspaceOn<B> {
         &mut self.named
     }
 
-    /// Runs `work` with memory for temporaries, all of which end with it, also on a panic.
+    /// Runs `work` with memory for temporaries. All temporaries end when `work` returns or panics.
     pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut B::Scratch<'s>) -> R) -> R {
         self.scope_with(|_, scratch| work(scratch))
     }

@@ -83,7 +83,7 @@ pub enum Finding {
     StreamsFolded,
     /// Allocations after which more than 2^64 bytes were held. Sums stop at that number.
     SumsCapped,
-    /// Stacks of which only the innermost frames were kept, because they or all tags together are too long.
+    /// Stacks whose outer frames were dropped, because the stacks or all tags together are too long.
     StacksCut,
 }
 
@@ -186,7 +186,7 @@ impl fmt::Display for Caution {
 }
 
 impl Finding {
-    /// Returns what is counted and the sentence about it.
+    /// Returns the noun for the counted items, and the sentence about them.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::StateDisagrees => (

@@ -1,8 +1,8 @@
 //! Reads memory events from a chrome trace of `torch.profiler`.
 //!
-//! Most of such a file is other events, and it may have many gigabytes. It is parsed as a stream and never held in
-//! memory. Events named `[memory]` have a signed number of bytes and an address. A negative number is a free. The
-//! profiler writes events by thread, so they are sorted by time before frees are paired by address.
+//! Most of the file is other events, and it may have many gigabytes. It is parsed as a stream and never held in memory.
+//! Events named `[memory]` have a signed number of bytes and an address. A negative number is a free. The profiler
+//! writes events by thread, so they are sorted by time before frees are paired by address.
 
 use crate::json::{Json, JsonStop};
 use crate::ledger::Ledgers;

@@ -57,7 +57,7 @@ pub struct ExportOptions<'a> {
     /// Writes only the events on this device. -1 is the host.
     pub device: Option<i32>,
     /// The start of the time range, in nanoseconds since the recording began. Blocks that are live at the start appear
-    /// as allocated there.
+    /// as allocated at that time.
     pub from: Option<u64>,
     /// The end of the time range.
     pub to: Option<u64>,
@@ -127,7 +127,7 @@ pub enum ExportError {
 }
 
 /// Calls `each` for the events that the options select. The events are consistent: a free repeats the facts of its
-/// allocation, and keyframes are resolved. Returns what the recording itself lacks.
+/// allocation, and keyframes are resolved. Returns the number of events, and the losses of the recording itself.
 ///
 /// # Errors
 /// Returns an error if the recording can no longer be read or if `each` fails.

@@ -13,7 +13,7 @@ const OURS: &str = "millpond";
 
 /// Maximum bytes of all pairs. Every device of the file keeps them.
 pub(crate) const MOST_BYTES: usize = 64 << 10;
-/// Bytes for a pair besides its text.
+/// Bytes for a pair in addition to its text.
 pub(crate) const PAIR: usize = 64;
 
 #[derive(Default)]
@@ -120,7 +120,7 @@ pub(crate) fn write_facts(
     let mut pairs = vec![("trace".to_owned(), Value::from(name))];
     for (key, value) in facts {
         bytes += key.len() + value.len() + PAIR;
-        // A reader refuses a longer header, and it gives these keys a meaning of their own.
+        // A reader refuses a longer header, and these keys have a special meaning for it.
         if bytes <= MOST_BYTES && !["trace", "device", OURS].contains(&key.as_str()) {
             pairs.push((key.clone(), Value::from(value.as_str())));
         }

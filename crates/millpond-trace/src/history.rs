@@ -50,7 +50,7 @@ pub enum HistoryError {
     /// The file has changed since it was opened.
     #[error("the recording was truncated or overwritten after it was opened; open it again")]
     Changed,
-    /// Its contents would take more memory than a program's recording of this size ever does.
+    /// The contents would take more memory than those of any real recording of this size.
     #[error(
         "refused: {what} would take more than {limit} bytes of memory, which no real recording of {file} bytes needs"
     )]

@@ -1,4 +1,4 @@
-//! Reads a JSON file as a stream of tokens, for files of which almost everything is skipped.
+//! Reads a JSON file as a stream of tokens, for files whose contents are mostly skipped.
 //!
 //! serde would also hold nothing in memory, but it visits every value of every event and recurses. This reader skips a
 //! value of any depth by a search for quotes and brackets. Skipped values are checked only for their brackets. All

@@ -144,7 +144,7 @@ impl Ledger {
         })
     }
 
-    /// Adds a block that was live before the first event. All such blocks must be added before any event.
+    /// Adds a block that was live before the first event. All of these blocks must be added before any event.
     pub(crate) fn initial(&mut self, key: u64, mut block: InitialBlock) -> Result<(), ReadError> {
         if self.live.contains_key(&key) {
             self.findings.count(Finding::AllocatedTwice);
@@ -164,7 +164,7 @@ impl Ledger {
     }
 
     /// Adds an event. `key` identifies its block while it is live. It is an address if the format has no ids. A free of 0
-    /// bytes does not say the size.
+    /// bytes has no recorded size.
     #[inline]
     pub(crate) fn record(&mut self, key: u64, event: Event) -> Result<(), ReadError> {
         match event.action {
@@ -190,7 +190,8 @@ impl Ledger {
         if let Some(older) = self.live.insert(key, live) {
             self.findings.count(Finding::AllocatedTwice);
             self.end_untold(event, older);
-            // The end of the older block has taken the position where this one was to begin.
+            // The event that ends the older block has taken the position of this allocation, so the position is
+            // computed again.
             let live = self.begin(false)?;
             self.live.insert(key, live);
         }

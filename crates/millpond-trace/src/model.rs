@@ -11,7 +11,7 @@ use crate::{Caution, Strings};
 /// Blocks that were live before the recording began come first (see [`Trace::initial_blocks`]).
 pub type Allocation = u32;
 
-/// The allocation number of events that do not concern one, such as [`Action::SegmentAlloc`].
+/// The allocation number of events that concern no allocation, such as [`Action::SegmentAlloc`].
 pub const NO_ALLOCATION: Allocation = u32::MAX;
 
 /// Maximum number of devices of a recording. No machine has more.
@@ -23,7 +23,7 @@ pub(crate) const MOST_DEVICES: usize = 1024;
 pub enum Action {
     /// A block was allocated.
     Alloc,
-    /// A block was freed and could be allocated again at once.
+    /// A block was freed and could be allocated again immediately.
     Free,
     /// A block was freed, but another stream may still use it.
     FreeRequested,

@@ -12,7 +12,7 @@ pub type Progress<'a> = &'a dyn Fn(u64, Option<u64>);
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Interrupts everything that looks at this flag, now and later.
+    /// Sets the flag. This interrupts all operations that check it, now and later.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -23,6 +23,8 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Checks the flag.
+    ///
     /// # Errors
     /// Returns [`ReadError::Interrupted`] if the flag is set.
     pub(crate) fn check(&self) -> Result<(), ReadError> {

@@ -45,7 +45,7 @@ pub use start::set_start;
 pub(crate) use start::start_of;
 pub use write::Writer;
 
-/// The prefix of a mark that describes what a snapshot does not contain for each block.
+/// The prefix of a mark in a snapshot. The mark says what the snapshot does not list block by block.
 pub const STATES: &str = "snapshot: ";
 
 /// The file name extension of a recording.

@@ -45,7 +45,7 @@ pub(crate) struct Source<'a> {
 #[derive(Default)]
 struct Meter {
     bytes: Cell<u64>,
-    /// Whether the system failed, so that the decoder is not the cause.
+    /// Whether a read of the file failed. In that case the decoder is not the cause.
     failed: Cell<bool>,
 }
 
@@ -127,8 +127,8 @@ impl<'a> Source<'a> {
 
     /// Returns the expected length of the content, or 0 if it is unknown. It is at most [`MOST_EXPECTED`].
     ///
-    /// It is used to reserve memory in advance. The memory is only address space until it is used. Without it, growing
-    /// vectors would take half of the time for a small file.
+    /// It is used to reserve memory in advance. The memory is only address space until it is used. Without this
+    /// reservation, growing vectors would take half of the time for a small file.
     pub(crate) fn expected(&self) -> usize {
         let total = self.total.filter(|_| !self.compressed).unwrap_or(0);
         total.min(MOST_EXPECTED) as usize

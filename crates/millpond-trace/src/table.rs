@@ -166,7 +166,7 @@ impl TableEnd {
 pub(crate) fn read(source: &mut Source<'_>, table: &mut impl Table) -> Result<TableEnd, ReadError> {
     let mut lines = Lines::new(source);
     let mut end = TableEnd::default();
-    // The number of columns, and that of the fields into which lines are split.
+    // The number of columns, and the number of fields into which lines are split.
     let mut columns = None;
     let cut = loop {
         let (line, last) = match lines.next()? {

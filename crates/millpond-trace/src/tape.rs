@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn events_are_numbered_where_they_stand() {
+    fn events_are_numbered_in_place() {
         assert_eq!(copied(&[1, 2, 3], |_| 1), [1, 2, 3]);
         assert_eq!(copied(&[1, 2, 3], |bytes| usize::from(bytes != 2)), [1, 3]);
         assert_eq!(copied(&[], |_| 1), [0; 0]);
     }
 
     #[test]
-    fn events_that_become_two_push_none_aside() {
+    fn events_that_become_two_overwrite_no_unread_events() {
         assert_eq!(copied(&[1, 2, 3], |_| 2), [1, 1, 2, 2, 3, 3]);
         let mixed = |bytes| (bytes % 3) as usize;
         let raw: Vec<u64> = (0..100).collect();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn without_events_to_read_it_is_a_list() {
+    fn without_unread_events_new_events_are_appended() {
         let mut tape = Tape::default();
         assert!(tape.is_empty());
         tape.push(event(1));

@@ -51,7 +51,7 @@ fn lives_alike(history: &History, name: &str, numbers: [i32; 3]) {
     assert!(exported.events > 100, "{name}");
     let file = Scratch::new(name, &bytes);
     let back = open(&file);
-    // The times of such a file begin with the first event of any device.
+    // The times of the written file begin with the first event of any device.
     let begun = DEVICES.map(|on| first_on(history, on)).into_iter().min();
     let begun = begun.expect("there are devices");
     assert_eq!(back.start(), history.start().map(|start| start + begun), "{name}");
@@ -67,20 +67,20 @@ fn lives_alike(history: &History, name: &str, numbers: [i32; 3]) {
 }
 
 #[test]
-fn a_snapshot_holds_what_lived_at_any_time() {
+fn a_snapshot_has_the_same_live_bytes_at_any_time() {
     let file = Scratch::new("snapshot.mpr", &sample(STEPS, &ordinary()));
     // The host is the device after the last one.
     lives_alike(&open(&file), "a.pickle", [2, 0, 1]);
 }
 
 #[test]
-fn csv_holds_what_lived_at_any_time() {
+fn csv_has_the_same_live_bytes_at_any_time() {
     let file = Scratch::new("csv.mpr", &sample(STEPS, &ordinary()));
     lives_alike(&open(&file), "b.csv.zst", DEVICES);
 }
 
 #[test]
-fn names_that_are_hostile_stay_names() {
+fn hostile_names_do_not_change_the_live_bytes() {
     let file = Scratch::new("names.mpr", &sample(STEPS, &hostile()));
     let history = open(&file);
     lives_alike(&history, "c.pickle.gz", [2, 0, 1]);
@@ -89,7 +89,7 @@ fn names_that_are_hostile_stay_names() {
 
 /// A chrome trace cannot represent a block that waits. Its free is the requested one.
 #[test]
-fn a_chrome_trace_holds_what_lived_at_any_time() {
+fn a_chrome_trace_has_the_same_live_bytes_at_any_time() {
     for (place, names) in [ordinary(), hostile()].iter().enumerate() {
         let file = Scratch::new(&format!("chrome{place}.mpr"), &sample(STEPS, names));
         let history = open(&file);
@@ -168,7 +168,7 @@ fn told(history: &History) -> Vec<Told> {
 }
 
 #[test]
-fn a_recording_of_a_recording_is_the_same() {
+fn a_recording_exported_as_a_recording_is_unchanged() {
     for (place, names) in [ordinary(), hostile()].iter().enumerate() {
         let file = Scratch::new(&format!("whole{place}.mpr"), &sample(STEPS, names));
         let history = open(&file);
@@ -187,7 +187,7 @@ fn a_recording_of_a_recording_is_the_same() {
 
 /// The exported part begins with the blocks that were live then, and contains nothing of other devices.
 #[test]
-fn a_stretch_of_a_device_begins_with_what_lived() {
+fn an_exported_time_range_begins_with_the_live_blocks() {
     let file = Scratch::new("part.mpr", &sample(STEPS, &ordinary()));
     let history = open(&file);
     let (from, to) = (history.duration / 3, history.duration / 2);
@@ -224,7 +224,7 @@ fn a_stretch_of_a_device_begins_with_what_lived() {
 
 /// Only the last events are written. Viewers get the rest from the state, and the loss is reported.
 #[test]
-fn the_last_events_of_a_snapshot_end_as_all_do() {
+fn a_snapshot_of_the_last_events_has_the_same_final_state() {
     let file = Scratch::new("last.mpr", &sample(STEPS, &ordinary()));
     let history = open(&file);
     let options = ExportOptions {
@@ -244,9 +244,9 @@ fn the_last_events_of_a_snapshot_end_as_all_do() {
     assert_eq!(live_on(&history, 0, u64::MAX), live_on(&back, 0, u64::MAX));
 }
 
-/// The fields of `perfetto.protos` that this test reads.
+/// The fields are read by their numbers in `perfetto.protos`.
 #[test]
-fn perfettos_counters_and_weights_are_the_recordings() {
+fn perfetto_counters_and_weights_equal_the_recording() {
     for (place, names) in [ordinary(), hostile()].iter().enumerate() {
         let file = Scratch::new(&format!("perfetto{place}.mpr"), &sample(STEPS, names));
         let history = open(&file);

@@ -60,7 +60,7 @@ fn the_header_is_kept_in_order() {
 }
 
 #[test]
-fn rmm_logs_pass_midnight_and_reuse_pointers() {
+fn rmm_logs_may_cross_midnight_and_reuse_pointers() {
     let text = "Thread,Time,Action,Pointer,Size,Stream\r\n\
         1,23:59:59:999999,allocate,0x7f00,1024,0x0\r\n1,00:00:00:000001,allocate,8f00,2048,7f2a\r\n\
         1,00:00:01.5,free,0x7f00,1024,0x0\r\n1,00:00:01.6,allocate,0x7f00,77,0x0\r\n\
@@ -161,7 +161,7 @@ fn an_interrupt_ends_reading() {
 }
 
 #[test]
-fn a_file_of_bad_lines_alone_names_the_first() {
+fn a_file_with_only_invalid_lines_reports_the_first() {
     let csv = "time_us,action,id,bytes,stream,tag\n";
     let rmm = "Thread,Time,Action,Pointer,Size,Stream\n";
     for (text, line, what) in [

@@ -93,7 +93,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 const CSV: &str = "# {\"trace\": \"x\"}\ntime_us,action,id,bytes,stream,tag\n";
 
 #[test]
-fn nothing_and_noise() {
+fn empty_and_unknown_files_are_refused() {
     refused(b"", "empty");
     refused(b" \n\t ", "white space");
     refused(b"hello", "no known format");
@@ -131,7 +131,7 @@ fn a_cut_pickle_is_an_error_at_every_length() {
 }
 
 #[test]
-fn code_is_refused_by_name() {
+fn opcodes_that_could_call_code_are_refused_by_name() {
     for (opcode, name) in [
         (&b"cos\nsystem\n"[..], "GLOBAL"),
         (b"\x93", "STACK_GLOBAL"),
@@ -160,7 +160,7 @@ fn code_is_refused_by_name() {
 }
 
 #[test]
-fn broken_machines() {
+fn malformed_pickles_are_refused() {
     let head = b"\x80\x04";
     for (body, part) in [
         (&b"."[..], "stack is empty"),
@@ -195,7 +195,7 @@ fn broken_machines() {
 }
 
 #[test]
-fn two_million_nested_tuples_cost_no_stack() {
+fn deeply_nested_tuples_do_not_overflow_the_stack() {
     let mut deep = b"\x80\x04)".to_vec();
     deep.extend(std::iter::repeat_n(0x85, 2_000_000));
     deep.push(b'.');
@@ -211,7 +211,7 @@ fn two_million_nested_tuples_cost_no_stack() {
 }
 
 #[test]
-fn values_that_contain_themselves_end() {
+fn values_that_contain_themselves_do_not_cause_endless_loops() {
     // l = []; l.append(l); {"segments": l, "device_traces": l}
     let cycle = b"\x80\x04]\x94h\x00a0}(\x8c\x08segmentsh\x00\x8c\x0ddevice_tracesh\x00u.";
     refused(cycle, "a segment is not a dict");
@@ -224,7 +224,7 @@ fn values_that_contain_themselves_end() {
 }
 
 #[test]
-fn sharing_over_and_over_is_refused() {
+fn excessive_sharing_of_values_is_refused() {
     // A list of ten thousand references to one list of ten thousand events.
     let events = Py::Shared(
         1,
@@ -234,7 +234,7 @@ fn sharing_over_and_over_is_refused() {
                 .collect(),
         )),
     );
-    // Once written, a shared value is only referred to, so the others need no content.
+    // After it is written, a shared value is only referenced, so the others need no content.
     let again = vec![Py::Shared(1, Box::new(Py::None)); 9_999];
     let lists = std::iter::once(events).chain(again).collect();
     let value = dict! { "segments" => vec![], "host_traces" => Py::List(lists) };
@@ -242,7 +242,7 @@ fn sharing_over_and_over_is_refused() {
 }
 
 #[test]
-fn one_event_named_a_million_times_is_refused() {
+fn one_event_referenced_a_million_times_is_refused() {
     let mut file = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](](}(".to_vec();
     file.extend(b"\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01u");
     file.extend(b"2".repeat(1 << 20));
@@ -251,7 +251,7 @@ fn one_event_named_a_million_times_is_refused() {
 }
 
 #[test]
-fn an_event_in_an_odd_place_ends() {
+fn an_event_in_an_unexpected_place_is_tolerated_or_refused() {
     let mut events = b"\x80\x04\x8c\x06action\x940".to_vec();
     let event = b"}h\x00Ns";
     for _ in 0..100 {
@@ -278,7 +278,7 @@ fn an_event_in_an_odd_place_ends() {
 }
 
 #[test]
-fn long_values_named_over_and_over_cost_no_time() {
+fn long_values_that_are_referenced_often_are_read_quickly() {
     let begun = std::time::Instant::now();
     let text = |text: &[u8]| [b"X", &(text.len() as u32).to_le_bytes()[..], text].concat();
     let memo = |value: &[u8]| [value, b"\x940"].concat();
@@ -326,7 +326,7 @@ fn long_values_named_over_and_over_cost_no_time() {
         .concat();
         refused(&file, "no memory events");
     }
-    // Each of them took minutes when the value was read every time.
+    // Each of these files took minutes when the value was read every time.
     assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
 }
 
@@ -341,13 +341,13 @@ fn a_long_header_is_not_kept_for_each_device() {
 }
 
 #[test]
-fn a_memo_is_no_longer_than_its_file() {
+fn a_memo_longer_than_its_file_is_refused() {
     let file = [&b"\x80\x04N"[..], &b"\x94".repeat(100 << 20), b"."].concat();
     refused(&file, "cannot be reached");
 }
 
 #[test]
-fn bombs_are_defused() {
+fn decompression_bombs_are_refused() {
     let zeros = vec![0u8; 1 << 20];
     let mut gz = GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut zst = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
@@ -393,7 +393,7 @@ fn bombs_are_defused() {
 }
 
 #[test]
-fn bombs_with_ballast_are_defused() {
+fn decompression_bombs_with_incompressible_data_are_refused() {
     // Incompressible noise, so that the rest does not expand the file a hundred times.
     let mut seed = 1u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
@@ -436,7 +436,7 @@ fn limits_can_be_chosen() {
 }
 
 #[test]
-fn broken_lines_name_themselves() {
+fn errors_name_the_invalid_line() {
     for (line, part) in [
         ("0,alloc,1\n", "line 3: 3 fields"),
         ("0,eat,1,1,0,\n", "is not an action; known are alloc free"),
@@ -473,7 +473,7 @@ fn broken_lines_name_themselves() {
 }
 
 #[test]
-fn odd_lines_are_counted() {
+fn contradictory_lines_are_counted() {
     let text = format!(
         "{CSV}5,alloc,1,100,0,\n4,alloc,1,200,0,\n5,free,9,1,0,\n6,alloc,2,-5,0,\n\
          6,alloc,3,4611686018427387905,0,\n6,alloc,4,99999999999999999999999,0,\n7,alloc,5,0,0,\n\
@@ -522,7 +522,7 @@ fn a_cut_table_is_read_up_to_the_cut() {
 }
 
 #[test]
-fn more_streams_and_devices_than_any_machine_has() {
+fn too_many_streams_are_folded_and_too_many_devices_are_refused() {
     let mut text = String::from(CSV);
     for id in 0..70_000 {
         text.push_str(&format!("0,alloc,{id},1,{id},\n"));
@@ -544,7 +544,7 @@ proptest! {
 
     /// Random changes of bytes never cause a panic, whatever they do to the meaning.
     #[test]
-    fn flipped_bytes_end_well(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+    fn changed_bytes_never_cause_a_panic(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let csv = format!("{CSV}5,alloc,1,100,0,a\n6,free,1,100,0,\n");
         let rmm = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.5,allocate,0x10,5,0\n1,00:00:02.5,free,0x10,5,0\n";
         let json = r#"{"traceEvents":[{"ph":"i","name":"[memory]","ts":1.5,"args":{"Bytes":64,"Addr":16,"Device Type":1,"Device Id":0}}]}"#;
@@ -559,14 +559,14 @@ proptest! {
     }
 
     #[test]
-    fn noise_ends_well(noise in prop::collection::vec(any::<u8>(), 0..600), head in 0..6usize) {
+    fn random_bytes_never_cause_a_panic(noise in prop::collection::vec(any::<u8>(), 0..600), head in 0..6usize) {
         let heads: [&[u8]; 6] = [b"", b"\x80\x04", CSV.as_bytes(), b"Thread,Time,Action,Pointer,Size,Stream\n", b"[", b"("];
         let _ = hostile(&[heads[head], noise.as_slice()].concat());
     }
 }
 
 #[test]
-fn a_long_stack_named_with_other_words_each_time_is_cut() {
+fn a_long_stack_with_different_words_each_time_is_cut() {
     let memo = |value: &[u8]| [value, b"\x940"].concat();
     let mut file = b"\x80\x04".to_vec();
     for word in ["action", "addr", "size", "frames", "user_metadata", "alloc"] {

@@ -272,7 +272,7 @@ fn a_snapshot_reads_as_its_twin() {
 }
 
 #[test]
-fn anything_in_any_place_reads_as_in_its_twin() {
+fn any_bytes_at_any_position_read_as_in_the_twin() {
     let others: [&[u8]; 20] = [
         b"",
         b"N",
@@ -313,7 +313,7 @@ fn anything_in_any_place_reads_as_in_its_twin() {
 }
 
 #[test]
-fn a_cut_anywhere_reads_as_in_its_twin() {
+fn a_file_cut_at_any_position_reads_as_its_twin() {
     let tokens = snapshot();
     let (plain, openings) = written(&tokens, true);
     let (twin, _) = written(&tokens, false);
@@ -342,7 +342,7 @@ impl Read for Pieces<'_> {
 }
 
 #[test]
-fn a_file_in_pieces_reads_as_a_whole() {
+fn a_file_read_in_small_pieces_gives_the_same_recording() {
     let (plain, _) = written(&snapshot(), true);
     // The bytes for format detection are buffered at once, so unused bytes come first.
     let ballast = 80_000u32;
@@ -365,7 +365,7 @@ fn a_file_in_pieces_reads_as_a_whole() {
 }
 
 #[test]
-fn a_name_that_changes_between_equal_frames() {
+fn a_name_that_changes_between_equal_frames_is_read_correctly() {
     let mut out = Writer::default();
     out.open_segment(1024);
     out.block(1 << 40, &[10, 12, 14]);
@@ -396,7 +396,7 @@ fn a_name_that_changes_between_equal_frames() {
 }
 
 #[test]
-fn equal_frames_that_memoise_a_name_each() {
+fn equal_frames_that_memoise_a_name_each_are_read_correctly() {
     let mut out = Writer::default();
     out.open_segment(512);
     out.open();

@@ -62,7 +62,7 @@ fn folded_lines_add_up() {
 }
 
 #[test]
-fn a_name_is_one_frame() {
+fn a_hostile_name_is_one_frame() {
     let file = Scratch::new("frames.mpr", &sample(STEPS, &hostile()));
     let text = String::from_utf8(written(&open(&file), "g.folded", At::Total)).expect("UTF-8");
     assert!(text.contains(";outer_2;c:d "), "{}", text.len());
@@ -91,7 +91,7 @@ fn stacks_begin_at_the_root() {
 }
 
 #[test]
-fn speedscopes_weights_add_up() {
+fn speedscope_weights_add_up() {
     each("speedscope", |history| {
         for at in ALL {
             let json: Value =
@@ -113,7 +113,7 @@ fn speedscopes_weights_add_up() {
 }
 
 #[test]
-fn dhats_points_add_up() {
+fn dhat_points_add_up() {
     each("dhat", |history| {
         let json: Value = serde_json::from_slice(&written(history, "d.dhat.json", At::Peak)).expect("JSON");
         let frames = json["ftbl"].as_array().expect("a table").len() as u64;
@@ -136,7 +136,7 @@ fn dhats_points_add_up() {
 }
 
 #[test]
-fn pprofs_four_types_add_up() {
+fn pprof_sample_types_add_up() {
     each("pprof", |history| {
         for at in ALL {
             let packed = written(history, "e.pb.gz", at);
@@ -195,7 +195,7 @@ fn pprofs_four_types_add_up() {
 
 /// An interpreter for heaptrack's lines. All lines must have known kinds.
 #[test]
-fn heaptracks_lines_are_the_recording() {
+fn heaptrack_lines_equal_the_recording() {
     each("heaptrack", |history| {
         let text = String::from_utf8(written(history, "f.heaptrack", At::Peak)).expect("UTF-8");
         let hex = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");

@@ -232,7 +232,7 @@ fn agree(code: &[u8]) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn a_memo_overwritten_between_equal_runs() {
+fn a_memo_entry_overwritten_between_equal_runs_is_read_correctly() {
     let stack = list(&[0, 3], 9, false);
     let mut code = head();
     for address in 0..6 {
@@ -249,7 +249,7 @@ fn a_memo_overwritten_between_equal_runs() {
 }
 
 #[test]
-fn a_stack_appended_in_parts() {
+fn a_stack_appended_in_parts_is_read_completely() {
     let frames: Vec<usize> = (0..FRAMES).collect();
     let mut code = head();
     for part in 0..=FRAMES {
@@ -272,7 +272,7 @@ fn a_stack_appended_in_parts() {
 }
 
 #[test]
-fn lists_that_share_items_grow_apart() {
+fn lists_that_share_items_can_grow_independently() {
     let mut code = head();
     for address in 0..4 {
         let mut stack = list(&[0, 3], 9, false);

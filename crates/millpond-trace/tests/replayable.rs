@@ -49,7 +49,7 @@ fn alike(ours: &Recording, theirs: &Recording) {
 }
 
 #[test]
-fn a_recording_is_read_as_the_csv_it_is_converted_to() {
+fn a_recording_and_its_csv_export_are_read_as_equal_traces() {
     let file = Scratch::new("replayable.mpr", &sample(STEPS, &ordinary()));
     let history = open(&file);
     let (csv, _) = converted(&history, "a.csv", &ExportOptions::default());
@@ -98,7 +98,7 @@ fn unclosed() -> Vec<u8> {
 }
 
 #[test]
-fn the_policy_is_that_of_all_pools_of_a_device() {
+fn a_device_has_a_policy_only_if_all_its_pools_share_it() {
     let of = |pools: &[&str]| {
         let mut writer = Writer::new(Vec::new(), &[]).expect("a vector takes all");
         for (text, pool) in pools.iter().zip(1..) {
@@ -155,7 +155,7 @@ fn missing_events_are_reported() {
 }
 
 #[test]
-fn other_devices_and_other_ways_to_a_file_are_told_of() {
+fn unsupported_sources_and_unknown_devices_are_errors() {
     let bytes = sample(STEPS, &ordinary());
     let error = read_bytes(&bytes, "a.mpr", &ReadOptions::default()).expect_err("it is in memory");
     assert!(

@@ -18,7 +18,7 @@ struct Block {
     pending: bool,
 }
 
-/// Segments of eight equal slots, with first fit. A segment is released on request once it is empty.
+/// Segments of eight equal slots, with first fit. A segment is released on request if it is empty.
 #[derive(Clone, Default)]
 struct Naive {
     segments: Vec<u64>,
@@ -155,7 +155,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_window_of_any_program(
+    fn the_state_before_any_window_of_any_program_is_rebuilt(
         before in prop::collection::vec((any::<u8>(), 0..1_000_000usize), 0..60),
         after in prop::collection::vec((any::<u8>(), 0..1_000_000usize), 1..60),
     ) {

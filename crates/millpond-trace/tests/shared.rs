@@ -1,4 +1,4 @@
-//! Tests on optional recordings stored beside the project.
+//! Tests on optional recordings that are stored next to the project.
 
 use millpond_trace::{Action, Caution, ReadOptions, Trace, read, read_bytes, write_csv};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ fn requested(trace: &Trace) -> (u64, u64) {
 }
 
 #[test]
-fn traces_have_the_events_and_peaks_they_should() {
+fn traces_have_the_expected_events_and_peaks() {
     for (name, events, peak) in [
         ("gpt2m_train_amp", 109_898, 17_617_034_216),
         ("llama8b_fsdp_streams", 59_928, 39_375_651_860),

@@ -158,7 +158,7 @@ fn the_state_before_a_wrapped_ring_is_rebuilt() {
 }
 
 #[test]
-fn segments_given_back_during_the_history_were_there_before() {
+fn segments_released_during_the_history_are_in_the_initial_state() {
     let (small, large, late) = (BASE, BASE + 64 * MIB, BASE + 128 * MIB);
     let value = snapshot(
         vec![segment(
@@ -299,7 +299,7 @@ fn an_old_history_has_no_times_and_a_block_history() {
 }
 
 #[test]
-fn devices_are_kept_apart() {
+fn devices_are_read_separately() {
     let value = dict! {
         "segments" => vec![with(segment(BASE, 2 * MIB, "small", vec![block(BASE, 2 * MIB, 0, "inactive")]), "device", 2)],
         "device_traces" => vec![
@@ -367,7 +367,7 @@ fn private_pools_come_from_events_or_from_segments() {
 }
 
 #[test]
-fn a_failed_request_carries_what_the_device_had_left() {
+fn a_failed_request_contains_the_free_bytes_of_the_device() {
     let oom = dict! { "action" => "oom", "device_free" => 12345, "size" => 99, "stream" => 0, "time_us" => 5, "frames" => vec![] };
     let recording = read_py(&snapshot(vec![], vec![oom]));
     let event = recording.traces[0].events[0];
@@ -423,7 +423,7 @@ fn contradictions_are_counted() {
 }
 
 #[test]
-fn sizes_no_memory_has_are_skipped() {
+fn events_with_impossible_sizes_are_skipped() {
     let value = snapshot(
         vec![],
         vec![
@@ -453,7 +453,7 @@ fn sizes_no_memory_has_are_skipped() {
 }
 
 #[test]
-fn tags_name_the_frames_that_say_something() {
+fn tags_omit_frames_of_the_allocator_and_the_unwinder() {
     let frame =
         |file: &str, name: &str, line: i32| dict! { "filename" => file, "name" => name, "line" => line };
     let stack = Py::Shared(
@@ -527,7 +527,7 @@ fn settings_are_read() {
 }
 
 #[test]
-fn a_snapshot_survives_conversion_to_csv() {
+fn a_snapshot_is_unchanged_by_conversion_to_csv() {
     let (a, b) = (BASE, BASE + 2 * MIB);
     let frames = vec![dict! { "filename" => "m.py", "name" => "f", "line" => 1 }];
     let value = with(
@@ -620,7 +620,7 @@ fn tag_of(frames: Vec<Py>, keys: Vec<(&str, Py)>) -> (String, Vec<Caution>) {
 }
 
 #[test]
-fn whole_stacks_are_kept_and_only_absurd_ones_are_cut() {
+fn whole_stacks_are_kept_and_only_extreme_ones_are_cut() {
     let stack = |frames: i32| {
         let lines = (0..frames).map(|line| frame("m.py", "f", line)).collect();
         let (tag, cautions) = tag_of(lines, vec![]);
@@ -679,7 +679,7 @@ fn memory_of_a_backward_pass_is_named_by_its_node_and_forward_line() {
         tag_of(of_node(), vec![]).0,
         format!("bwd;MulBackward0;mul_Tensor;{stack}")
     );
-    // On the host, the backward pass runs on the thread that asks for it. That line is not the forward line.
+    // On the host, the backward pass runs on the thread that requests it. That line is not the forward line.
     let mut on_host = of_node();
     on_host.push(frame("train.py", "step", 80));
     assert_eq!(

@@ -29,8 +29,8 @@ mod linux {
     const COLUMNS: usize = 64;
     const BATCH: usize = 768;
 
-    /// Subtracts the mean of each row and doubles the result. Makes new tensors for each step, as one would naturally
-    /// write it.
+    /// Subtracts the mean of each row and doubles the result. This is the obvious way to write it, with new tensors for each
+    /// step.
     fn by_new_tensors(batch: &Tensor) -> Result<Tensor, Box<dyn Error>> {
         let means = batch.sum_dim(1)?.mul(1.0 / COLUMNS as f32)?;
         let centred = batch.sub(&means.unsqueeze(1)?)?;

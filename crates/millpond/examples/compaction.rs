@@ -1,6 +1,6 @@
 //! Returns the memory between live blocks: allocates blocks of many sizes, frees two thirds of them, and calls `compact` until at most
-//! 30 % of what is reserved is unused. The same for device memory if there is a CUDA driver. Exits with code 1 if that is not reached, or
-//! if a live block has another address or other contents.
+//! 30 % of the reserved memory is unused. Does the same for device memory if there is a CUDA driver. Exits with code 1 if that share is not
+//! reached, or if a live block has moved or changed.
 
 use millpond::engine::Compaction;
 use millpond::{Buffer, Pool, PoolStats};
@@ -12,7 +12,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const HOST_BLOCKS: usize = 2_000;
 const MOST: f64 = 0.3;
 
-/// Returns numbers below a limit that are the same in each run.
+/// Returns a generator of numbers below a limit, which are the same in each run.
 fn dice() -> impl FnMut(usize) -> usize {
     let mut state = 1u64;
     move |below| {
@@ -94,7 +94,7 @@ fn device() -> Outcome<bool> {
     const BLOCKS: usize = 4_000;
     /// Elements of the smallest blocks.
     const SMALLEST: usize = 64 << 10;
-    /// Every so many blocks one is filled. The emulated driver needs memory of the host only for these.
+    /// One of this many blocks is filled. The emulated driver needs memory of the host only for the filled blocks.
     const FILLED: usize = 16;
     let device = match CudaDevice::get(0) {
         Err(error @ CudaError::NoDriver) => {

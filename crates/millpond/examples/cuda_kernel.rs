@@ -1,6 +1,6 @@
 //! Runs custom CUDA C on buffers of a pool: `cargo run --release -p millpond --features cuda --example cuda_kernel`.
 //!
-//! It needs a driver and NVRTC at run time, and nothing of CUDA at build time. Without a GPU, the emulated driver runs
+//! It needs a driver and NVRTC at run time, and no part of CUDA at build time. Without a GPU, the emulated driver runs
 //! it, because it knows a kernel of this name: `millpond cuda-emu -- cargo run …`.
 
 use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, KernelError};

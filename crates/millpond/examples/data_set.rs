@@ -34,7 +34,7 @@ mod linux {
     const ROW: usize = 256;
     const ROWS: usize = 96 << 10;
     const BUDGET: u64 = 8 << 20;
-    /// The memory that a process needs in addition: stacks of the readers, and tables of the pool.
+    /// The additional memory that the process needs: stacks of the readers, and tables of the pool.
     const ALLOWANCE: u64 = 4 << 20;
 
     /// A file that is removed on drop.
@@ -46,7 +46,7 @@ mod linux {
         }
     }
 
-    /// Writes rows whose numbers are all the row's number modulo 1000. Returns their sum.
+    /// Writes rows. Each number in a row is the number of the row modulo 1000. Returns the sum of all numbers.
     fn write(path: &Path) -> Result<f64, Box<dyn Error>> {
         let (mut file, mut sum) = (File::create(path)?, 0);
         for row in 0..ROWS {

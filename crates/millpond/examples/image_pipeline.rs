@@ -37,7 +37,7 @@ mod linux {
     const BLUR: [f32; 3] = [0.25, 0.5, 0.25];
     const SLOPE: [f32; 3] = [-1.0, 0.0, 1.0];
 
-    /// Computes `out = weighted sum of three neighbours` along a dimension, in which `out` is shorter by two.
+    /// Computes `out = weighted sum of three neighbours` along a dimension. `out` is shorter by two in this dimension.
     fn neighbours(
         image: TensorRef<'_>,
         dim: usize,
@@ -240,7 +240,7 @@ mod linux {
             display_size(made.requested.current)
         );
 
-        // One processor processes all images on this thread. Then every processor does so on a thread of its own.
+        // One processor processes all images on this thread. Then every processor does so on its own thread.
         let first = process_all(&mut processors[0], &images)?;
         let together = thread::scope(|threads| {
             let work = |processor| {

@@ -1,5 +1,5 @@
-//! A program to observe: steps of a training loop with different batches, two pools, budgets and tags, and a monitor
-//! that serves all of it. At the end it prints the monitor's observations.
+//! A program to observe: steps of a training loop with different batches, two pools, budgets and tags. A monitor serves
+//! the figures of all of them. At the end it prints the monitor's observations.
 //!
 //! ```text
 //! cargo run -p millpond --example live -- 60        for a minute

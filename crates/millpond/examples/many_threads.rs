@@ -1,5 +1,5 @@
-//! Buffers and tensors that return to the pool automatically, on many threads, some on another thread than the
-//! allocating one. At the end nothing is in use. Exits with code 1 otherwise.
+//! Buffers and tensors that return to the pool automatically on many threads. Some are freed on another thread than the
+//! allocating one. Exits with code 1 if memory is still in use at the end.
 
 use millpond::{Buffer, DType, Tensor, pools};
 use std::error::Error;

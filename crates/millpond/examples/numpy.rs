@@ -105,7 +105,7 @@ pub unsafe extern "C" fn pond_view(tensor: *const Tensor, how: u32) -> *mut Tens
 /// Drops a tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_drop(tensor: *mut Tensor) {
-    // SAFETY: the pointer is to a tensor that nobody uses any more.
+    // SAFETY: the pointer is to a tensor that is not used any more.
     drop(unsafe { Box::from_raw(tensor) });
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn pond_to_dlpack(tensor: *const Tensor) -> *mut DLManaged
 /// Exports a tensor and transfers it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_into_dlpack(tensor: *mut Tensor) -> *mut DLManagedTensorVersioned {
-    // SAFETY: the pointer is to a tensor that nobody uses any more.
+    // SAFETY: the pointer is to a tensor that is not used any more.
     let tensor = *unsafe { Box::from_raw(tensor) };
     noted(tensor.into_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn pond_into_dlpack(tensor: *mut Tensor) -> *mut DLManaged
 /// Exports a tensor in the older form and transfers it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_into_dlpack_legacy(tensor: *mut Tensor) -> *mut DLManagedTensor {
-    // SAFETY: the pointer is to a tensor that nobody uses any more.
+    // SAFETY: the pointer is to a tensor that is not used any more.
     let tensor = *unsafe { Box::from_raw(tensor) };
     noted(tensor.into_dlpack_legacy()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
@@ -139,10 +139,10 @@ pub unsafe extern "C" fn pond_copy_to_dlpack(tensor: *const Tensor) -> *mut DLMa
     noted(unsafe { &*tensor }.copy_to_dlpack()).map_or(ptr::null_mut(), |managed| managed.into_raw())
 }
 
-/// Deletes the structure of a capsule that nobody has consumed.
+/// Deletes the structure of a capsule that was not consumed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_delete(managed: *mut DLManagedTensorVersioned) {
-    // SAFETY: the pointer is to a structure that nobody uses any more.
+    // SAFETY: the pointer is to a structure that is not used any more.
     let deleter = unsafe { (*managed).deleter };
     if let Some(deleter) = deleter {
         // SAFETY: as above.

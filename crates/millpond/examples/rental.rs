@@ -1,6 +1,6 @@
 //! Rents buffers: two tenants whose threads rent lines of any length, each tenant from a set of its own. At the end the
-//! program proves that nearly all rents reused an existing buffer, that nobody read data of another tenant, and that
-//! all memory was returned.
+//! program proves that nearly all rents reused an existing buffer, that no tenant read data of another, and that all
+//! memory was returned.
 //!
 //! ```text
 //! cargo run -p millpond --example rental
@@ -87,7 +87,7 @@ mod linux {
         let asked = pool.stats().allocations;
         println!("the pool was asked {asked} times; {}", pool.stats());
 
-        // A line that the pool itself rents belongs to no set. It is zeroed, whoever had the memory before.
+        // A line that the pool itself rents belongs to no set. It is zeroed, whichever tenant had the memory before.
         for (_, rental) in &sets {
             rental.clear();
         }

@@ -1,5 +1,5 @@
-//! Work that leaves nothing behind: a scope with pools of its own, and a workspace whose buffers are allocated before
-//! the first pass. At the end the program proves that the default is in force again and that the scope's memory is
+//! Work that leaves no memory in use: a scope with its own pools, and a workspace whose buffers are allocated before the
+//! first pass. At the end the program proves that the default is in force again and that the scope's memory is
 //! freed, even after a panic.
 //!
 //! ```text
@@ -65,7 +65,7 @@ mod linux {
         Ok((workspace.get::<f64>("output")?.iter().sum(), asked))
     }
 
-    /// Distributes work over threads, each of which joins the scope.
+    /// Distributes work over threads. Each of them joins the scope.
     fn spread(set: &Pools) -> u64 {
         thread::scope(|threads| {
             let work = |from: u64| {

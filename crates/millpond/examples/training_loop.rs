@@ -1,7 +1,7 @@
 //! A training loop that manages its memory. Products are written to existing tensors, and updates are made in place.
 //! Before each step a monitor compacts if more than 20 % of the reserved memory is idle, as it is after reading the
-//! data. After the first step no allocation reaches the system, and nothing leaks. Exits with code 1 if this is not so,
-//! or if nothing was learnt.
+//! data. After the first step no allocation reaches the system, and nothing leaks. Exits with code 1 if this fails, or
+//! if nothing was learnt.
 //!
 //! ```text
 //! cargo run -p millpond --example training_loop

@@ -52,7 +52,7 @@ struct Table {
 }
 
 impl Table {
-    /// Returns the nanoseconds of one of `calls` calls.
+    /// Returns the median, the minimum and the maximum of the time of a call in nanoseconds.
     fn time(calls: usize, work: &mut dyn FnMut(usize)) -> (f64, f64, f64) {
         (0..calls / 10).for_each(&mut *work);
         let mut rounds: Vec<f64> = (0..ROUNDS)

@@ -23,7 +23,7 @@ struct CudaEmulator;
 #[doc = include_str!("../../../docs/recording.md")]
 struct Recording;
 
-/// The calls on the page *Coming from*. `tests/examples.rs` holds the page against this list.
+/// The calls on the page *Coming from*. `tests/examples.rs` compares the page with this list.
 ///
 /// ```no_run
 /// use millpond::cuda::{

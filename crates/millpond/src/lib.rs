@@ -121,8 +121,8 @@
 //! | `stacks` | the account of live blocks contains stacks |
 //! | `tracing` | events are sent to `tracing`, with their current span |
 //!
-//! The code is in crates by layer, which this crate re-exports. Of these, `millpond-os` makes all system calls for memory, except
-//! that data sets map files with `memmap2`.
+//! The code is divided by layer into crates, and this crate re-exports them. `millpond-os` makes all system calls for memory, except
+//! those of data sets and snapshots, which use `memmap2`.
 #![forbid(unsafe_code)]
 
 pub use bytemuck;
@@ -175,7 +175,7 @@ pub mod budget {
     };
 }
 
-/// Callbacks for what happens to the memory of pools: the subscriptions to an [`Event`] and its parts.
+/// Callbacks for events of pools: subscriptions, and the parts of an [`Event`].
 pub mod event {
     #[cfg(feature = "tracing")]
     pub use millpond_account::TracingSubscriber;
@@ -202,7 +202,7 @@ pub mod post_mortem {
     };
 }
 
-/// Settings and handles of a [`Pool`], and less common kinds of its memory.
+/// Settings and handles of a [`Pool`], and less common kinds of buffers.
 #[cfg(target_os = "linux")]
 pub mod pool {
     pub use millpond_pool::{
@@ -259,7 +259,7 @@ pub mod workspace {
     pub use millpond_tensor::{Named, Scratch, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
 }
 
-/// What a derived structure of arrays consists of: see [`Soa`](trait@Soa).
+/// The parts of a derived structure of arrays. See [`Soa`](trait@Soa).
 #[cfg(all(feature = "derive", target_os = "linux"))]
 pub mod soa {
     pub use millpond_tensor::{SoaChunks, SoaField, SoaIndexError, SoaLayout};

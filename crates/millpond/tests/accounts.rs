@@ -1,4 +1,4 @@
-//! The ledger in combination with limits, ends, tenants and threads.
+//! The statistics of pools in combination with limits, closed pools, tenants and threads.
 
 use millpond::{Budget, Pool, budget::Measure};
 use std::thread;
@@ -10,7 +10,7 @@ fn quiet() -> Pool {
 }
 
 #[test]
-fn the_account_of_a_closed_pool_ends_at_nothing() {
+fn statistics_of_a_closed_pool_end_at_zero() {
     let pool = quiet();
     let small = pool.alloc_from(&[1u8; 5000]).expect("room");
     let large = pool.alloc_from(&[2u8; 500_000]).expect("room");
@@ -25,7 +25,7 @@ fn the_account_of_a_closed_pool_ends_at_nothing() {
 }
 
 #[test]
-fn peaks_are_exact_with_one_thread_also_where_frees_go_past_its_cache() {
+fn peaks_are_exact_with_one_thread_even_if_a_free_bypasses_its_cache() {
     let pool = quiet();
     let held = pool.alloc_zeroed::<u8>(10 << 20).expect("room");
     pool.set_limit(MIB);
@@ -38,7 +38,7 @@ fn peaks_are_exact_with_one_thread_also_where_frees_go_past_its_cache() {
 }
 
 #[test]
-fn a_block_that_changes_hands_is_charged_to_who_has_it() {
+fn a_block_that_changes_owner_is_charged_to_its_current_owner() {
     // The size exceeds the threads' caches, so memory that one thread frees is available to the other at once.
     const BYTES: usize = 33 << 20;
     let pool = quiet();

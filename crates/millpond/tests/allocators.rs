@@ -48,7 +48,7 @@ fn a_vector_grows_and_shrinks_in_a_pool() {
 }
 
 #[test]
-fn boxes_own_the_pool_they_are_in() {
+fn boxes_keep_their_pool_open() {
     let one = pool();
     let boxed: std::vec::Vec<_> = (0..100u32).map(|n| Box::new_in([n; 100], one.clone())).collect();
     let none = Box::new_in((), one.clone());
@@ -65,7 +65,7 @@ fn boxes_own_the_pool_they_are_in() {
 }
 
 #[test]
-fn a_map_of_hashbrown_lives_in_a_pool() {
+fn a_hashbrown_map_allocates_from_a_pool() {
     let pool = pool();
     let mut map: HashMap<u64, String, _, Pool> =
         HashMap::with_hasher_in(std::hash::RandomState::new(), pool.clone());
@@ -83,7 +83,7 @@ fn a_map_of_hashbrown_lives_in_a_pool() {
 }
 
 #[test]
-fn no_bytes_take_no_block_and_may_grow() {
+fn zero_bytes_take_no_block_and_can_grow() {
     let pool = pool();
     let (none, some) = (
         Layout::from_size_align(0, 4096).expect("a layout"),
@@ -154,7 +154,7 @@ fn a_resized_block_stays_if_it_fits_and_is_copied_if_not() {
 }
 
 #[test]
-fn zeroed_is_zero_where_it_was_not() {
+fn zeroed_blocks_are_zero_in_reused_memory() {
     let pool = pool();
     for bytes in [1, 1000, 100_000, 3 << 20] {
         let layout = Layout::from_size_align(bytes, 8).expect("a layout");

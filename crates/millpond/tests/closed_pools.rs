@@ -1,4 +1,4 @@
-//! Tests the memory that is left of a closed pool after its last block is freed: its shared part, which late handles
+//! Tests the memory that a closed pool still uses after its last block is freed: only its shared part, which late handles
 //! use, and nothing that grows with its use. There is one test because it counts the whole program's bytes.
 
 #![cfg(target_os = "linux")]
@@ -33,7 +33,7 @@ static ALLOCATOR: Counted = Counted;
 /// The pools that are made and closed before the measurement, followed by those that are measured.
 const FIRST: usize = 8;
 const POOLS: usize = 200;
-/// The maximum bytes that may be left of one pool: its locks, its statistics, and the places of its shelves.
+/// The maximum number of bytes that one closed pool may use: its locks, its statistics, and the places of its shelves.
 const MOST: i64 = 14 << 10;
 /// The locks and the empty tables of a ledger that lasts for the pool's life.
 const ACCOUNT: i64 = 12 << 10;
@@ -61,7 +61,7 @@ fn use_up(pool: Pool) {
     assert_eq!(stats.allocations, stats.frees, "its figures are still there");
 }
 
-/// Returns the bytes that are left of each of many such pools.
+/// Returns the bytes that each of many closed pools still uses.
 fn left(make: impl Fn() -> PoolBuilder, first: impl Fn(&Pool)) -> i64 {
     let mut before = 0;
     for round in 0..FIRST + POOLS {

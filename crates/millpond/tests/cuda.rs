@@ -75,7 +75,7 @@ source_behaviour! {
 }
 
 #[test]
-fn the_best_there_is_serves() {
+fn the_best_supported_kind_of_memory_is_chosen() {
     let Some(device) = device() else { return };
     let source = CudaSource::new(&device, CudaMemory::Best).expect("a source");
     let best = if device.has_virtual_memory() {
@@ -126,7 +126,7 @@ fn pool_of(memory: CudaMemory) -> Option<(CudaDevice, DevicePool)> {
 }
 
 #[test]
-fn elements_go_there_and_come_back() {
+fn elements_are_copied_to_the_device_and_back() {
     for memory in [CudaMemory::Virtual, CudaMemory::Pooled, CudaMemory::Plain] {
         let Some((device, pool)) = pool_of(memory) else {
             continue;
@@ -163,7 +163,7 @@ fn elements_go_there_and_come_back() {
 /// The loop of DotCompute's documentation needs one driver allocation per turn without a pool, and a single one with
 /// it.
 #[test]
-fn a_loop_of_buffers_asks_the_driver_once() {
+fn a_loop_of_buffers_needs_one_driver_allocation() {
     let Some((device, pool)) = pool_of(CudaMemory::Best) else {
         return;
     };
@@ -184,7 +184,7 @@ fn a_loop_of_buffers_asks_the_driver_once() {
 }
 
 #[test]
-fn a_block_that_came_back_serves_its_own_stream_at_once() {
+fn a_freed_block_is_reused_on_its_own_stream_at_once() {
     let Some((device, pool)) = pool_of(CudaMemory::Best) else {
         return;
     };
@@ -197,7 +197,7 @@ fn a_block_that_came_back_serves_its_own_stream_at_once() {
 }
 
 #[test]
-fn more_than_its_share_is_refused_and_the_pool_goes_on() {
+fn a_request_above_the_limit_is_refused_and_the_pool_continues() {
     let Some(device) = device() else { return };
     let limited = DevicePool::builder().limit(64 << 20).build(&device);
     let pool = limited.expect("a pool");
@@ -246,7 +246,7 @@ fn threads_share_a_pool() {
 }
 
 #[test]
-fn there_is_no_such_device() {
+fn a_device_that_does_not_exist_is_an_error() {
     if !emulator::load() {
         return;
     }
@@ -258,7 +258,7 @@ fn there_is_no_such_device() {
 }
 
 #[test]
-fn calls_are_counted_while_somebody_watches() {
+fn driver_calls_are_counted_while_they_are_watched() {
     if !emulator::load() {
         return;
     }
@@ -278,8 +278,8 @@ fn calls_are_counted_while_somebody_watches() {
 }
 
 #[test]
-fn a_source_has_numbers_for_streams_of_its_device() {
-    const NAME: &str = "a_source_has_numbers_for_streams_of_its_device";
+fn a_source_numbers_the_streams_of_its_own_device_only() {
+    const NAME: &str = "a_source_numbers_the_streams_of_its_own_device_only";
     if emulator::is_real() || !emulator::load() {
         return;
     }
@@ -308,12 +308,12 @@ fn a_source_has_numbers_for_streams_of_its_device() {
     ));
 }
 
-/// A stream that two pools know ends for both when nobody else holds it. A program with a stream for each request has
-/// no more streams than are in use, and waits for none.
+/// Two pools know a stream. It ends when only the pools hold it. A program with a stream for each request has only the
+/// streams that are in use, and waits for none.
 #[test]
-fn streams_of_requests_come_and_go() {
+fn streams_are_freed_although_pools_have_used_them() {
     let options = (0..2).map(|seed| format!("strict:on,streams:seeded,seed:{seed}"));
-    in_children("streams_of_requests_come_and_go", options, || {
+    in_children("streams_are_freed_although_pools_have_used_them", options, || {
         let device = CudaDevice::get(0).expect("a device");
         let pools = [(); 2].map(|()| DevicePool::builder().settings("").build(&device).expect("a pool"));
         let calls = |name| emulator::calls(Some(name));

@@ -31,8 +31,8 @@ fn numbers(turn: u32) -> Vec<u32> {
 
 /// Work of cudarc on lent elements runs after earlier work of this crate and before later work.
 #[test]
-fn elements_are_lent_and_come_back() {
-    alone("elements_are_lent_and_come_back", seeds(30), || {
+fn lent_elements_are_ordered_with_work_of_cudarc() {
+    alone("lent_elements_are_ordered_with_work_of_cudarc", seeds(30), || {
         let (device, pool, context) = device();
         let ours = CudaStream::new(&device).expect("a stream");
         let theirs = context.new_stream().expect("a stream");
@@ -68,62 +68,75 @@ fn elements_are_lent_and_come_back() {
 
 /// A buffer on a stream of cudarc keeps the stream alive.
 #[test]
-fn a_stream_lives_as_long_as_either_has_it() {
-    alone("a_stream_lives_as_long_as_either_has_it", seeds(5), || {
-        let (_, pool, context) = device();
-        let theirs = context.new_stream().expect("a stream");
-        let ours = CudaStream::of_cudarc(&theirs).expect("the same");
-        assert_eq!(ours.as_raw(), theirs.cu_stream().cast());
-        let buffer = pool.alloc_from(&numbers(3), &ours).expect("memory");
-        drop((theirs, ours));
-        assert_eq!(buffer.to_vec().expect("a copy"), numbers(3));
-    });
+fn a_stream_lives_as_long_as_either_library_uses_it() {
+    alone(
+        "a_stream_lives_as_long_as_either_library_uses_it",
+        seeds(5),
+        || {
+            let (_, pool, context) = device();
+            let theirs = context.new_stream().expect("a stream");
+            let ours = CudaStream::of_cudarc(&theirs).expect("the same");
+            assert_eq!(ours.as_raw(), theirs.cu_stream().cast());
+            let buffer = pool.alloc_from(&numbers(3), &ours).expect("memory");
+            drop((theirs, ours));
+            assert_eq!(buffer.to_vec().expect("a copy"), numbers(3));
+        },
+    );
 }
 
 /// Handles of one stream of cudarc are separate. While one lives, its blocks belong to no other stream.
 #[test]
-fn a_stream_is_itself_by_every_handle() {
-    alone("a_stream_is_itself_by_every_handle", seeds(20), || {
-        let (device, pool, context) = device();
-        let theirs = context.new_stream().expect("a stream");
-        let first = pool
-            .alloc_from(&numbers(1), &CudaStream::of_cudarc(&theirs).expect("the same"))
-            .expect("memory");
-        let mut second = pool
-            .alloc_from(&numbers(2), &CudaStream::of_cudarc(&theirs).expect("the same"))
-            .expect("memory");
-        drop(first);
-        let other = CudaStream::new(&device).expect("a stream");
-        drop(pool.alloc_from(&numbers(3), &other).expect("memory"));
-        second.fill_zero().expect("zeros");
-        drop(second);
-        let third = pool.alloc_from(&numbers(4), &other).expect("memory");
-        assert_eq!(third.to_vec().expect("a copy"), numbers(4));
-        assert_eq!(emulator::findings(), (0, String::new()));
-    });
+fn several_handles_of_a_stream_are_the_same_stream() {
+    alone(
+        "several_handles_of_a_stream_are_the_same_stream",
+        seeds(20),
+        || {
+            let (device, pool, context) = device();
+            let theirs = context.new_stream().expect("a stream");
+            let first = pool
+                .alloc_from(&numbers(1), &CudaStream::of_cudarc(&theirs).expect("the same"))
+                .expect("memory");
+            let mut second = pool
+                .alloc_from(&numbers(2), &CudaStream::of_cudarc(&theirs).expect("the same"))
+                .expect("memory");
+            drop(first);
+            let other = CudaStream::new(&device).expect("a stream");
+            drop(pool.alloc_from(&numbers(3), &other).expect("memory"));
+            second.fill_zero().expect("zeros");
+            drop(second);
+            let third = pool.alloc_from(&numbers(4), &other).expect("memory");
+            assert_eq!(third.to_vec().expect("a copy"), numbers(4));
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
 }
 
 /// A forgotten loan never ends. The memory waits for the device before it is reused.
 #[test]
-fn a_forgotten_loan_is_waited_for() {
-    alone("a_forgotten_loan_is_waited_for", seeds(10), || {
-        let (device, pool, context) = device();
-        let ours = CudaStream::new(&device).expect("a stream");
-        let theirs = context.new_stream().expect("a stream");
-        let mut buffer = pool.alloc_from(&numbers(0), &ours).expect("memory");
-        let mut lent = buffer.lend(&theirs).expect("lent");
-        theirs.memset_zeros(&mut lent.view_mut()).expect("zeros");
-        std::mem::forget(lent);
-        drop(buffer);
-        let next = pool.alloc_from(&numbers(5), &ours).expect("memory");
-        assert_eq!(next.to_vec().expect("a copy"), numbers(5));
-        assert_eq!(emulator::findings(), (0, String::new()));
-        let told = CudaStream::of_cudarc(&context.per_thread_stream()).expect_err("another on each thread");
-        assert!(matches!(told, CudaError::PerThread), "{told}");
-    });
+fn memory_of_a_forgotten_loan_waits_for_the_device() {
+    alone(
+        "memory_of_a_forgotten_loan_waits_for_the_device",
+        seeds(10),
+        || {
+            let (device, pool, context) = device();
+            let ours = CudaStream::new(&device).expect("a stream");
+            let theirs = context.new_stream().expect("a stream");
+            let mut buffer = pool.alloc_from(&numbers(0), &ours).expect("memory");
+            let mut lent = buffer.lend(&theirs).expect("lent");
+            theirs.memset_zeros(&mut lent.view_mut()).expect("zeros");
+            std::mem::forget(lent);
+            drop(buffer);
+            let next = pool.alloc_from(&numbers(5), &ours).expect("memory");
+            assert_eq!(next.to_vec().expect("a copy"), numbers(5));
+            assert_eq!(emulator::findings(), (0, String::new()));
+            let told =
+                CudaStream::of_cudarc(&context.per_thread_stream()).expect_err("another on each thread");
+            assert!(matches!(told, CudaError::PerThread), "{told}");
+        },
+    );
 }
 
-/// The same holds for a rented buffer, which nobody rents again.
+/// The same holds for a rented buffer, which is not rented again.
 #[test]
 fn a_rented_buffer_with_a_forgotten_loan_is_not_kept() {
     alone(
@@ -149,7 +162,7 @@ fn a_rented_buffer_with_a_forgotten_loan_is_not_kept() {
     );
 }
 
-/// A loan is forgotten, and its buffer is freed while others capture a stream. The loan ends with the next free.
+/// A loan is forgotten, and its buffer is freed while another library captures a stream. The loan ends with the next free.
 #[test]
 fn a_loan_ended_late_holds_no_lock() {
     alone(
@@ -187,9 +200,9 @@ fn a_loan_ended_late_holds_no_lock() {
 
 /// Streams of other libraries need not outlive a module.
 #[test]
-fn a_module_goes_after_the_streams_of_others() {
+fn a_module_may_outlive_streams_of_other_libraries() {
     alone(
-        "a_module_goes_after_the_streams_of_others",
+        "a_module_may_outlive_streams_of_other_libraries",
         ["strict:on".to_owned()],
         || {
             let (device, _, context) = device();
@@ -277,10 +290,11 @@ fn nothing_waits_for_the_whole_device() {
     });
 }
 
-/// A stream of another library that is captured when its pool ends cannot be marked. The memory stays until a wait for the device.
+/// A stream of another library is captured when its pool ends, so no event can be recorded on it. The memory stays until a wait for the
+/// device.
 #[test]
-fn memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_for() {
-    let name = "memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_for";
+fn memory_of_a_captured_stream_that_ended_is_kept_until_a_wait_for_the_device() {
+    let name = "memory_of_a_captured_stream_that_ended_is_kept_until_a_wait_for_the_device";
     alone(name, seeds(5), || {
         let (device, pool, context) = device();
         let free = || device.memory().expect("it says so").free;
@@ -315,8 +329,8 @@ fn memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_f
 
 /// The last handle of a device unloads its kernels once the streams they ran on have done their work.
 #[test]
-fn the_last_handle_of_a_device_spares_captures() {
-    alone("the_last_handle_of_a_device_spares_captures", seeds(10), || {
+fn the_last_handle_of_a_device_breaks_no_capture() {
+    alone("the_last_handle_of_a_device_breaks_no_capture", seeds(10), || {
         let context = CudaContext::new(0).expect("a context");
         let theirs = context.new_stream().expect("a stream");
         let waits = context_waits();
@@ -344,8 +358,8 @@ fn the_last_handle_of_a_device_spares_captures() {
 
 /// A slice of cudarc is used as a buffer, and returned to cudarc.
 #[test]
-fn a_slice_is_taken_over() {
-    alone("a_slice_is_taken_over", seeds(20), || {
+fn a_slice_of_cudarc_can_be_used_as_a_buffer() {
+    alone("a_slice_of_cudarc_can_be_used_as_a_buffer", seeds(20), || {
         let (device, pool, context) = device();
         let theirs = context.new_stream().expect("a stream");
         // If the driver has no pools, cudarc calls the other function. On a real driver only this library's own calls
@@ -402,9 +416,9 @@ fn streams_of_another_context_are_refused() {
 
 /// An unmodified program on cudarc allocates from a pool with a limit, and gets an error when it exceeds the limit.
 #[test]
-fn programs_on_cudarc_draw_from_a_limited_pool() {
+fn programs_on_cudarc_allocate_from_a_limited_pool() {
     alone(
-        "programs_on_cudarc_draw_from_a_limited_pool",
+        "programs_on_cudarc_allocate_from_a_limited_pool",
         ["strict:on".to_owned()],
         || {
             let (device, _, context) = device();
@@ -471,9 +485,9 @@ fn programs_on_cudarc_draw_from_a_limited_pool() {
 }
 
 #[test]
-fn a_device_without_pools_of_its_drivers_has_none_to_install() {
+fn a_driver_without_pools_is_an_error() {
     in_children(
-        "a_device_without_pools_of_its_drivers_has_none_to_install",
+        "a_driver_without_pools_is_an_error",
         ["without:pools".to_owned()].into_iter(),
         || {
             let (device, _, _) = device();

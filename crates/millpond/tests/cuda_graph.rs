@@ -24,7 +24,7 @@ fn device() -> (CudaDevice, CudaStream, DevicePool) {
 
 const LEN: usize = 100_000;
 
-/// Copies through two temporaries, one of which is freed and allocated again.
+/// Copies through two temporary buffers. One of them is freed and allocated again.
 fn record(
     pool: &DevicePool,
     stream: &CudaStream,
@@ -51,7 +51,7 @@ fn numbers(turn: u32) -> Vec<u32> {
 }
 
 fn launch(graph: &CudaGraph, stream: &CudaStream) -> Result<(), Box<dyn Error>> {
-    // SAFETY: input and output outlive the work: every caller waits for it with both at hand.
+    // SAFETY: input and output outlive the work, because every caller waits for it while it holds both.
     Ok(unsafe { graph.launch(stream) }?)
 }
 
@@ -114,8 +114,8 @@ fn a_graph_finds_its_memory_at_each_launch() {
 
 /// While a stream is captured, pools serve and wait for the other streams, and free memory to the driver.
 #[test]
-fn pools_go_on_while_a_stream_is_captured() {
-    alone("pools_go_on_while_a_stream_is_captured", strictly(), || {
+fn pools_work_while_a_stream_is_captured() {
+    alone("pools_work_while_a_stream_is_captured", strictly(), || {
         let (device, stream, pool) = device();
         let other = CudaStream::new(&device).expect("a stream");
         let before = pool.alloc_from(&numbers(1), &stream).expect("memory");
@@ -242,8 +242,8 @@ fn calls_that_a_capture_forbids_are_errors() {
 
 /// The limit of the pool that began a capture also applies to its graph.
 #[test]
-fn a_graph_takes_no_more_than_its_pool_may() {
-    alone("a_graph_takes_no_more_than_its_pool_may", strictly(), || {
+fn a_graph_keeps_to_the_limit_of_its_pool() {
+    alone("a_graph_keeps_to_the_limit_of_its_pool", strictly(), || {
         let (device, stream, _) = device();
         let pool = DevicePool::builder()
             .settings("limit:16MiB")
@@ -265,8 +265,8 @@ fn a_graph_takes_no_more_than_its_pool_may() {
 
 /// The result is correct for any order of work, including launches and reuse.
 #[test]
-fn any_order_of_work_is_right() {
-    in_any_order("any_order_of_work_is_right", 40, || {
+fn results_are_correct_in_any_order_of_work() {
+    in_any_order("results_are_correct_in_any_order_of_work", 40, || {
         let (device, stream, pool) = device();
         let second = CudaStream::new(&device).expect("a stream");
         let mut input = pool.alloc_zeroed::<u32>(LEN, &stream).expect("memory");
@@ -320,10 +320,10 @@ fn each_call_fails_in_turn() {
 }
 
 /// Runs these tests, as on a real driver, on a driver that has none of the emulator's own functions. No test fails
-/// because such a function is missing.
+/// because one of these functions is missing.
 #[test]
-fn the_tests_run_on_a_driver_that_is_only_a_driver() {
-    const TEST: &str = "the_tests_run_on_a_driver_that_is_only_a_driver";
+fn the_tests_run_without_the_functions_of_the_emulator() {
+    const TEST: &str = "the_tests_run_without_the_functions_of_the_emulator";
     if emulator::is_left_out("this is that run") || emulator::is_given() || !emulator::load() {
         return;
     }

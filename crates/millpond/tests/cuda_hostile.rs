@@ -101,12 +101,12 @@ fn each_call_of_making_a_pool_fails_in_turn() {
     });
 }
 
-/// The program runs with the next best source, for any missing feature of the driver.
+/// If the driver lacks a feature, the program runs with the next best source.
 #[test]
-fn a_driver_that_lacks_things_serves() {
+fn pools_work_on_a_driver_that_lacks_features() {
     let options = ["", "without:vmm", "without:vmm,without:pools"];
     in_children(
-        "a_driver_that_lacks_things_serves",
+        "pools_work_on_a_driver_that_lacks_features",
         options.into_iter().map(str::to_owned),
         || {
             let device = CudaDevice::get(0).expect("a device");
@@ -131,8 +131,8 @@ fn a_driver_that_lacks_things_serves() {
 
 /// With work as late and as interleaved as CUDA allows, all bytes are correct, and no use is unordered.
 #[test]
-fn any_order_of_work_is_right() {
-    in_any_order("any_order_of_work_is_right", 100, || {
+fn results_are_correct_in_any_order_of_work() {
+    in_any_order("results_are_correct_in_any_order_of_work", 100, || {
         let device = CudaDevice::get(0).expect("a device");
         let pool = DevicePool::new(&device).expect("a pool");
         program(&device, &pool).expect("nothing fails");
@@ -148,8 +148,8 @@ fn any_order_of_work_is_right() {
     });
 }
 
-/// Frees a block while another stream still writes it, and allocates it again at once. The caller decides whether that
-/// stream was recorded.
+/// Frees a block while another stream still writes it, and allocates it again at once. `recorded` selects whether that
+/// use was recorded.
 fn used_elsewhere(pool: &DevicePool, first: &CudaStream, second: &CudaStream, recorded: bool) {
     let mut block: DeviceBuffer<u8> = pool.alloc_zeroed(1 << 20, first).expect("memory");
     second.wait_for(first).expect("it waits");
@@ -216,9 +216,9 @@ fn a_leak_is_counted() {
 
 /// After the loss of a device, calls return errors and do not panic, and held memory is counted and not accessed.
 #[test]
-fn a_lost_device_is_told() {
+fn a_lost_device_is_reported_as_an_error() {
     let options = (10..200).step_by(10).map(|nth| format!("lost:{nth}"));
-    in_children("a_lost_device_is_told", options, || {
+    in_children("a_lost_device_is_reported_as_an_error", options, || {
         let Ok(device) = CudaDevice::get(0) else { return };
         let Ok(pool) = DevicePool::new(&device) else {
             return;
@@ -234,29 +234,34 @@ fn a_lost_device_is_told() {
 
 /// A forked process gets errors, waits for nothing, and does not use the device.
 #[test]
-fn a_forked_process_is_told() {
-    in_children("a_forked_process_is_told", std::iter::once(String::new()), || {
-        let device = CudaDevice::get(0).expect("a device");
-        let pool = DevicePool::new(&device).expect("a pool");
-        let stream = CudaStream::new(&device).expect("a stream");
-        let buffer = pool.alloc_from(&[1u32, 2, 3], &stream).expect("memory");
-        let calls = emulator::calls(None);
-        // SAFETY: the child only uses what this test covers, and leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let refused = pool.alloc::<u8>(1, &stream).expect_err("not here").to_string();
-            let another = CudaDevice::get(0).expect_err("not here").to_string();
-            let told = refused.contains("forked") && another.contains("spawn") && buffer.to_vec().is_err();
-            drop((buffer, pool, stream, device));
-            let untouched = emulator::calls(None) == calls;
-            // SAFETY: the call ends the child at once.
-            unsafe { libc::_exit(if told && untouched { 0 } else { 1 }) };
-        }
-        assert!(child > 0);
-        let mut status = -1;
-        // SAFETY: waits for the child that was just made; the status is a local variable.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0);
-        assert_eq!(buffer.to_vec().expect("a copy"), [1, 2, 3]);
-    });
+fn a_forked_child_gets_errors() {
+    in_children(
+        "a_forked_child_gets_errors",
+        std::iter::once(String::new()),
+        || {
+            let device = CudaDevice::get(0).expect("a device");
+            let pool = DevicePool::new(&device).expect("a pool");
+            let stream = CudaStream::new(&device).expect("a stream");
+            let buffer = pool.alloc_from(&[1u32, 2, 3], &stream).expect("memory");
+            let calls = emulator::calls(None);
+            // SAFETY: the child only uses what this test covers, and leaves by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let refused = pool.alloc::<u8>(1, &stream).expect_err("not here").to_string();
+                let another = CudaDevice::get(0).expect_err("not here").to_string();
+                let told =
+                    refused.contains("forked") && another.contains("spawn") && buffer.to_vec().is_err();
+                drop((buffer, pool, stream, device));
+                let untouched = emulator::calls(None) == calls;
+                // SAFETY: the call ends the child at once.
+                unsafe { libc::_exit(if told && untouched { 0 } else { 1 }) };
+            }
+            assert!(child > 0);
+            let mut status = -1;
+            // SAFETY: waits for the child that was just made; the status is a local variable.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+            assert_eq!(buffer.to_vec().expect("a copy"), [1, 2, 3]);
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! CUDA C of a program's own, which is compiled by NVRTC, loaded and launched on the emulated driver.
+//! CUDA C of the program itself, which is compiled by NVRTC, loaded and launched on the emulated driver.
 
 #![cfg(target_os = "linux")]
 
@@ -25,7 +25,7 @@ extern "C" __global__ void grow(float *out, const float *in, unsigned long long 
 }
 "#;
 
-/// Registers what the emulated driver does for the kernel.
+/// Registers the function that the emulated driver runs for the kernel.
 fn emulate_grow() {
     let registered = emulate_kernel("grow", |launch, (out, from, n): (u64, u64, u64)| {
         let mut numbers = vec![0.0f32; n as usize];
@@ -77,7 +77,7 @@ fn a_programs_own_source_is_compiled_and_launched() {
         let mut output = pool.alloc_zeroed::<f32>(1000, &second).expect("memory");
         let launch = grow.launch(&first).grid(4).block(256);
         let launch = launch.arg_mut(&mut output).arg(&input).arg(1000_u64);
-        // SAFETY: the arguments are the kernel's parameters, and both buffers have so many elements.
+        // SAFETY: the arguments are the kernel's parameters, and both buffers have this number of elements.
         unsafe { launch.launch() }.expect("it is launched");
         let expected: Vec<f32> = numbers.iter().map(|number| 3.0 * number).collect();
         assert_eq!(output.to_vec().expect("a copy"), expected);
@@ -214,7 +214,7 @@ fn without_nvrtc_one_sentence_says_what_to_install() {
 
 /// Runs the example as a new user without a GPU would.
 #[test]
-fn the_example_proves_what_it_shows() {
+fn the_example_runs_and_proves_its_claims() {
     if emulator::is_real() || !emulator::load() {
         eprintln!("skipped: on the emulated driver only");
         return;

@@ -105,7 +105,7 @@ fn reserved_and_allocated_memory_is_charged() {
 }
 
 #[test]
-fn a_budget_of_reserved_bytes_is_a_wall_that_says_who_holds_what() {
+fn a_budget_of_reserved_bytes_refuses_and_names_the_holders() {
     let Some((device, stream)) = device() else { return };
     let card = Budget::builder("card").limit(32 * MIB).build().expect("a budget");
     let make = |name| {
@@ -184,8 +184,8 @@ fn tenants_have_budgets_of_their_own_and_may_wait() {
 }
 
 #[test]
-fn everything_that_happens_is_told() {
-    if !is_alone("everything_that_happens_is_told") {
+fn observers_receive_all_events() {
+    if !is_alone("observers_receive_all_events") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -232,7 +232,7 @@ fn everything_that_happens_is_told() {
 }
 
 #[test]
-fn the_account_says_who_holds_what() {
+fn the_ledger_shows_the_holders_of_memory() {
     let Some((device, stream)) = device() else { return };
     let pool = builder()
         .track(Some(Tracking::All))
@@ -301,8 +301,8 @@ fn memory_of_other_users_of_the_device_is_reported() {
 }
 
 #[test]
-fn memory_can_be_had_before_it_is_asked_for() {
-    if !is_alone("memory_can_be_had_before_it_is_asked_for") {
+fn memory_can_be_reserved_in_advance() {
+    if !is_alone("memory_can_be_reserved_in_advance") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -339,8 +339,8 @@ fn memory_can_be_had_before_it_is_asked_for() {
 }
 
 #[test]
-fn six_sizes_are_ready_before_they_are_asked_for() {
-    if !is_alone("six_sizes_are_ready_before_they_are_asked_for") {
+fn six_sizes_can_be_prewarmed() {
+    if !is_alone("six_sizes_can_be_prewarmed") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -357,7 +357,7 @@ fn six_sizes_are_ready_before_they_are_asked_for() {
 }
 
 #[test]
-fn an_empty_pool_has_ratios_and_most_of_the_device() {
+fn an_empty_pool_has_ratios_of_zero_and_a_limit_of_most_of_the_device() {
     let Some((device, _)) = device() else { return };
     let pool = builder().build(&device).expect("a pool");
     let stats = pool.stats();
@@ -372,7 +372,7 @@ fn an_empty_pool_has_ratios_and_most_of_the_device() {
 }
 
 #[test]
-fn powers_of_two_are_a_policy_by_name() {
+fn the_policy_of_powers_of_two_is_selected_by_name() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().policy("pow2").build(&device).expect("a pool");
     for (asked, given) in [(3 << 20, 4 << 20), ((4 << 20) + 1, 8 << 20), (1 << 20, 1 << 20)] {
@@ -408,8 +408,8 @@ fn blocks_that_wait_for_a_stream_are_active_and_not_allocated() {
 }
 
 #[test]
-fn a_device_without_a_pool_keeps_nothing() {
-    if !is_alone("a_device_without_a_pool_keeps_nothing") {
+fn an_unpooled_device_keeps_no_freed_memory() {
+    if !is_alone("an_unpooled_device_keeps_no_freed_memory") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -432,7 +432,7 @@ fn a_device_without_a_pool_keeps_nothing() {
 }
 
 #[test]
-fn tenants_do_not_see_what_others_had() {
+fn tenants_do_not_see_contents_of_other_tenants() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().zero_on_reuse(true).build(&device).expect("a pool");
     let secret = pool.alloc_from(&[7u8; 4096], &stream).expect("fits");
@@ -450,7 +450,7 @@ fn tenants_do_not_see_what_others_had() {
 }
 
 #[test]
-fn settings_that_do_nothing_are_refused() {
+fn settings_without_effect_are_refused() {
     let Some((device, _)) = device() else { return };
     let refused = |builder: DevicePoolBuilder, says: &str| {
         let error = builder.build(&device).expect_err("refused").to_string();
@@ -489,8 +489,8 @@ fn settings_that_do_nothing_are_refused() {
 
 /// A pool uses the settings of the environment that apply to it, and ignores those for the host only.
 #[test]
-fn the_environment_is_for_all_pools() {
-    const TEST: &str = "the_environment_is_for_all_pools";
+fn settings_in_the_environment_apply_to_all_pools() {
+    const TEST: &str = "settings_in_the_environment_apply_to_all_pools";
     if !emulator::is_child(TEST) {
         let (passed, text) = emulator::child_with(
             TEST,
@@ -510,7 +510,7 @@ fn the_environment_is_for_all_pools() {
 
 /// An observer of a budget may call the pool that exceeds the limit.
 #[test]
-fn a_soft_limit_may_ask_the_pool() {
+fn a_callback_of_a_soft_limit_may_call_the_pool() {
     let Some((device, stream)) = device() else { return };
     let seen = Arc::new(Mutex::new((None::<DevicePool>, 0)));
     let told = Arc::clone(&seen);
@@ -536,7 +536,7 @@ fn a_soft_limit_may_ask_the_pool() {
 
 /// A waiting request gets memory that another pool of the device keeps, once it is free.
 #[test]
-fn a_request_that_waits_has_what_others_let_go() {
+fn a_waiting_request_gets_memory_that_another_pool_frees() {
     let Some((device, stream)) = device() else { return };
     let both = Budget::builder("both").limit(64 * MIB).build().expect("a budget");
     let [one, other] =
@@ -553,8 +553,8 @@ fn a_request_that_waits_has_what_others_let_go() {
     assert_eq!(asker.join().expect("it ends").expect("there is room"), 40 << 20);
 }
 
-/// Returns the positions of a program's blocks relative to the first. The program often allocates a size that it has
-/// just freed. The engine learns of every free before the next request.
+/// Returns the positions of a program's blocks relative to the first, and counts of the pool. The program often allocates
+/// a size that it has just freed. With `told_at_once`, the engine learns of every free before the next request.
 fn places(
     device: &CudaDevice,
     stream: &CudaStream,
@@ -601,8 +601,8 @@ fn places(
 }
 
 #[test]
-fn a_block_allocated_again_has_the_address_of_the_engine() {
-    if !is_alone("a_block_allocated_again_has_the_address_of_the_engine") {
+fn a_reused_block_has_the_address_that_the_engine_would_choose() {
+    if !is_alone("a_reused_block_has_the_address_that_the_engine_would_choose") {
         return;
     }
     let Some((device, stream)) = device() else { return };

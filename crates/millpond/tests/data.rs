@@ -133,7 +133,7 @@ proptest! {
         if shape.order == Order::ascending() {
             prop_assert_eq!(&seen, &ranged);
         }
-        // The pass visits every row of the range once, or as many as the step leaves.
+        // The pass visits every row of the range exactly once, or every row that the step selects.
         seen.sort_unstable();
         seen.dedup();
         prop_assert_eq!(seen.len() as u64, passed.rows);
@@ -163,7 +163,7 @@ proptest! {
         let read = data.read(start, &mut out).expect("files");
         prop_assert_eq!(&out[..read * row], expected);
         prop_assert!(out[read * row..].iter().all(|x| *x == 7), "nothing else is written");
-        // SAFETY: nobody else has the files.
+        // SAFETY: no other code has the files.
         let map = unsafe { data.map() }.expect("a map");
         let (mut at, mut mapped) = (start, Vec::new());
         while mapped.len() < expected.len() {
@@ -178,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn files_that_are_no_rows_are_refused() {
+fn files_without_whole_rows_are_refused() {
     let folder = Folder::new();
     let file = folder.file("a.bin", 0, 0, 10);
     assert!(matches!(
@@ -215,7 +215,7 @@ fn files_that_are_no_rows_are_refused() {
         .skip(1)
         .open()
         .expect("whole");
-    // SAFETY: nobody else has the file.
+    // SAFETY: no other code has the file.
     let mapped = unsafe { odd.map() };
     assert!(matches!(
         mapped,
@@ -255,7 +255,7 @@ fn folders_are_read_in_the_order_of_names() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_written_ends_a_pass_with_an_error() {
+fn a_file_that_is_truncated_or_written_ends_a_pass_with_an_error() {
     let folder = Folder::new();
     for ahead in [0, 2] {
         let cut = folder.file("cut.bin", 0, 0, 100_000);
@@ -358,7 +358,7 @@ fn memory_is_bounded_and_nothing_is_allocated_for_a_chunk() {
     }
     assert!(pool.stats().reserved.peak <= 20 * MIB);
     // Mapped pages that were read belong to the process until they are released.
-    // SAFETY: nobody else has the file.
+    // SAFETY: no other code has the file.
     let map = unsafe { data.map() }.expect("a map");
     map.advise(Access::Sequential);
     let before = status("RssFile");
@@ -479,7 +479,7 @@ fn budgets_are_kept_or_refused() {
 }
 
 #[test]
-fn progress_is_told_in_time() {
+fn progress_is_reported_at_its_interval() {
     let folder = Folder::new();
     let data = DataSet::<u32>::open(folder.file("a", 0, 0, 1000)).expect("a file");
     let mut told = Vec::new();

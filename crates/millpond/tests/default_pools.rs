@@ -42,7 +42,7 @@ fn part() {
 }
 
 #[test]
-fn it_is_there_and_has_the_small_sizes_ready() {
+fn the_default_pool_has_the_small_sizes_prewarmed() {
     run("there", None);
 }
 
@@ -81,7 +81,7 @@ fn there() {
 }
 
 #[test]
-fn it_can_be_replaced() {
+fn the_default_set_can_be_replaced() {
     run("replaced", None);
 }
 
@@ -162,7 +162,7 @@ fn misread() {
 }
 
 #[test]
-fn a_limit_below_what_it_would_carve_refuses_nothing_but_that() {
+fn a_limit_below_the_prewarmed_bytes_only_prevents_prewarming() {
     run("tight", Some("limit:4MiB"));
 }
 
@@ -186,7 +186,7 @@ fn own_sizes() {
 }
 
 #[test]
-fn a_child_of_a_fork_has_its_pools() {
+fn a_child_of_a_fork_can_use_the_default_pools() {
     run("fork", None);
 }
 
@@ -220,7 +220,7 @@ fn fork() {
         });
         let _over = Over(&done);
         for _ in 0..100 {
-            // SAFETY: the child leaves by `_exit`; what it calls before is what is tested.
+            // SAFETY: the child leaves by `_exit`. The test covers the calls before that.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the call takes only a number.

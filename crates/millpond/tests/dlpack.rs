@@ -51,7 +51,7 @@ fn the_structures_are_those_of_the_header() {
 }
 
 #[test]
-fn another_library_has_our_tensors() {
+fn another_library_uses_our_tensors() {
     let pool = Pool::host().expect("a pool");
     let tensor = Tensor::from_fn_in(&pool, [3, 4], |at| (10 * at[0] + at[1]) as i16).expect("room");
     let turned = tensor.transpose(0, 1).expect("two");
@@ -100,11 +100,11 @@ fn theirs<M: ManagedTensorBase>(shape: [i64; 2], strides: [i64; 2], data: Vec<f3
 }
 
 #[test]
-fn we_have_another_librarys_tensors() {
+fn we_use_tensors_of_another_library() {
     let data: Vec<f32> = (0u8..6).map(f32::from).collect();
     let place = data.as_ptr();
     let raw = theirs::<ffi::DLManagedTensorVersioned>([2, 3], [1, 2], data.clone());
-    // SAFETY: the structures have the same layout, which a test checks, and nobody else has this one.
+    // SAFETY: the structures have the same layout, which a test checks, and this call alone has the structure.
     let mut tensor = unsafe { Tensor::from_dlpack(raw.cast::<DLManagedTensorVersioned>()) }.expect("whole");
     assert_eq!((tensor.dtype(), tensor.strides()), (DType::F32, &[1, 2][..]));
     tensor.add_assign(1.0).expect("it may be written");
@@ -119,7 +119,7 @@ fn we_have_another_librarys_tensors() {
 }
 
 #[test]
-fn numpy_has_our_tensors_and_we_its_arrays() {
+fn tensors_and_numpy_arrays_are_exchanged() {
     let Some(python) = files::python(&["numpy"]) else {
         return;
     };

@@ -25,7 +25,7 @@ fn run_with(name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn buffers_and_tensors_of_many_threads_all_come_back() {
+fn buffers_and_tensors_of_many_threads_are_all_returned() {
     let said = run("many_threads");
     assert!(
         said.contains("80000 buffers and 6004 tensors") && said.contains("at nought: proven"),
@@ -45,7 +45,7 @@ fn a_training_loop_is_steady_and_leaks_nothing() {
 }
 
 #[test]
-fn a_file_passes_through_less_memory_than_it_has() {
+fn a_file_is_processed_in_less_memory_than_its_size() {
     let said = run("data_set");
     assert!(
         said.contains("96.0 MiB")
@@ -56,7 +56,7 @@ fn a_file_passes_through_less_memory_than_it_has() {
 }
 
 #[test]
-fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
+fn compaction_frees_unused_memory_and_changes_no_live_block() {
     let said = run("compaction");
     assert!(
         said.contains("0 blocks at another address, 0 with other contents") && said.contains("proven"),
@@ -65,7 +65,7 @@ fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
 }
 
 #[test]
-fn a_monitored_program_gives_its_holes_back() {
+fn a_monitored_program_compacts_its_memory() {
     let said = run("monitor");
     assert!(
         said.contains("compacting: ")
@@ -108,7 +108,7 @@ fn batches_are_views_and_work_in_place_allocates_nothing() {
 }
 
 #[test]
-fn a_network_learns_and_its_steps_ask_for_nothing() {
+fn a_network_learns_and_its_steps_allocate_nothing() {
     let said = run_with("network", &["--quick"]);
     assert!(
         said.contains("0 by the 281 others;")
@@ -119,7 +119,7 @@ fn a_network_learns_and_its_steps_ask_for_nothing() {
 }
 
 #[test]
-fn images_pass_through_memory_that_is_there() {
+fn images_are_processed_in_existing_memory() {
     let said = run("image_pipeline");
     assert!(
         said.contains("32 images of 8 sizes: 0 allocations")
@@ -153,7 +153,7 @@ fn a_planted_leak_is_found_by_tag_size_and_place() {
 }
 
 #[test]
-fn a_program_that_is_looked_at_says_what_was_seen() {
+fn an_observed_program_prints_the_observations_of_its_monitor() {
     let said = run_with("live", &["1"]);
     for line in ["weights", "activations", "budget job/step", "resident"] {
         assert!(said.contains(line), "{line}: {said}");
@@ -161,7 +161,7 @@ fn a_program_that_is_looked_at_says_what_was_seen() {
 }
 
 #[test]
-fn those_that_print_and_prove_nothing_run_to_their_end() {
+fn examples_without_proofs_run_to_the_end() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let files = std::fs::read_dir(folder).expect("examples");
     let names = files.filter_map(|file| file.expect("a file").file_name().into_string().ok());
@@ -195,7 +195,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
 
 #[cfg(feature = "derive")]
 #[test]
-fn particles_come_to_the_same_by_structures_and_by_arrays() {
+fn particles_are_equal_as_structures_and_as_arrays() {
     let said = run("particles");
     assert!(
         said.contains("lost after moves") && said.contains("yes  all of it went back"),
@@ -204,7 +204,7 @@ fn particles_come_to_the_same_by_structures_and_by_arrays() {
 }
 
 #[test]
-fn a_handler_says_whose_block_was_hit() {
+fn a_signal_handler_reports_the_owner_of_the_block() {
     let said = run("guarded");
     assert!(said.contains("every wrong access was found: proven"), "{said}");
 }
@@ -214,7 +214,7 @@ const END: &str = "```\n<!-- end -->";
 
 /// `MILLPOND_UPDATE=1 cargo test --release -p millpond --test examples` rewrites the table.
 #[test]
-fn the_page_of_practice_shows_what_is_printed() {
+fn the_practice_page_shows_the_printed_table() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/practice.md");
     let page = std::fs::read_to_string(&path).expect("docs/practice.md");
     let (before, rest) = page.split_once(BEGIN).expect("it has a printed block");

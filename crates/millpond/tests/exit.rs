@@ -1,4 +1,4 @@
-//! The report of a process about its pools when it ends. Each case is a child: this program.
+//! The report of a process about its pools when it ends. Each case runs this program as a child process.
 
 #![cfg(target_os = "linux")]
 
@@ -63,7 +63,7 @@ fn live_blocks_are_reported_once_at_exit_in_debug_builds() {
 }
 
 #[test]
-fn it_can_be_asked_for_and_turned_off() {
+fn the_report_can_be_requested_and_disabled() {
     assert_eq!(said("alone_holds_blocks", Some("leak-report:off")), "");
     let asked = said("alone_holds_blocks", Some("leak-report:on"));
     assert!(asked.contains("12.0 KiB live in 3 blocks"), "{asked}");
@@ -71,18 +71,18 @@ fn it_can_be_asked_for_and_turned_off() {
 }
 
 #[test]
-fn nothing_is_told_where_nothing_is_held() {
+fn nothing_is_reported_if_no_block_is_live() {
     assert_eq!(said("alone_gives_everything_back", Some("leak-report:on")), "");
 }
 
 #[test]
-fn a_child_of_a_fork_tells_nothing_of_its_parents_blocks() {
+fn a_child_of_a_fork_does_not_report_its_parents_blocks() {
     let error = said("alone_forks", Some("leak-report:on"));
     assert_eq!(error.matches("millpond:").count(), 1, "{error}");
 }
 
 #[test]
-fn threads_may_still_be_at_work() {
+fn threads_may_still_be_running_at_exit() {
     let error = said("alone_ends_with_threads_at_work", Some("leak-report:on"));
     assert!(error.matches("millpond:").count() <= 1, "{error}");
 }
@@ -160,7 +160,7 @@ fn alone_ends_with_threads_at_work() {
 
 /// This test runs with others in one process, because it only checks values.
 #[test]
-fn a_leak_check_tells_what_its_scope_has_left() {
+fn a_leak_check_reports_the_blocks_that_its_scope_left() {
     let pool = Pool::builder().track(None).host().expect("a pool");
     let before = pool.alloc_zeroed::<u8>(500).expect("room");
     let check = pool.leak_check();
@@ -185,8 +185,7 @@ fn a_leak_check_tells_what_its_scope_has_left() {
     HELD.lock().expect("no panic").clear();
 }
 
-/// The sizes are small blocks that the pool makes first, then blocks of the thread's cache, and a block that no cache
-/// keeps.
+/// Small sizes, which the pool serves first and then the thread's cache, and a size that no cache keeps.
 const SIZES: [usize; 4] = [64, 64, 64, 4 << 20];
 
 /// Returns the number of different stacks, compared by their addresses.
@@ -197,7 +196,7 @@ fn stacks<'a>(of: impl Iterator<Item = Option<&'a Stack>>) -> usize {
 }
 
 #[test]
-fn blocks_of_one_line_are_one_group_whichever_way_the_library_takes() {
+fn blocks_of_one_line_are_one_group_on_any_path_through_the_library() {
     let pool = Pool::builder().track(None).host().expect("a pool");
     pool.track(Some(Ledger::builder(Tracking::All).stacks(true)));
     let scope = Limits::new().leaked(0).pool(&pool).enter().expect("a scope");
@@ -234,7 +233,7 @@ fn blocks_of_one_line_are_one_group_whichever_way_the_library_takes() {
 }
 
 #[test]
-fn a_leak_check_that_is_dropped_tells_standard_error() {
+fn a_dropped_leak_check_reports_to_standard_error() {
     let error = said("alone_checks", None);
     assert!(
         error.contains("at the end of a leak check, pool 'checked' had 2.00 KiB live in 1 block"),

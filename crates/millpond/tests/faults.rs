@@ -33,7 +33,7 @@ struct Failing {
 }
 
 impl Failing {
-    /// Every second call that only returns its success reports a failure.
+    /// Returns the result of a call that reports only success or failure. Every second call fails.
     fn succeeds(&self) -> bool {
         self.plan.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
     }
@@ -323,7 +323,7 @@ fn each_call_of_the_source_in_turn() {
 }
 
 #[test]
-fn a_source_that_cannot_wait_gets_nothing_back() {
+fn no_memory_is_returned_to_a_source_that_cannot_wait() {
     let plan = Arc::new(Plan::default());
     let source = Failing {
         inner: Host::builder().page_bytes(64 << 10).build().expect("a source"),

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Runs `work` in a child and returns the child's status. The alarm ends a child that hangs.
 fn in_child(work: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child uses pools and what a child of threads may use, and leaves by `_exit`.
+    // SAFETY: the child only uses pools and functions that are safe after a fork, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: the call takes only a number.
@@ -71,7 +71,7 @@ fn beside(forks: usize, work: impl Fn() + Sync, child: impl Fn() -> bool) -> Vec
 }
 
 #[test]
-fn nobody_waits_in_a_child() {
+fn no_request_waits_in_a_child() {
     let pool = Pool::builder()
         .limit(16 << 20)
         .trim_every(None)
@@ -118,7 +118,7 @@ fn a_child_of_tenants_at_work_can_be_a_tenant() {
 }
 
 #[test]
-fn nobody_waits_for_a_budget_in_a_child() {
+fn no_request_waits_for_a_budget_in_a_child() {
     let budget = Budget::builder("full").limit(100).build().expect("a budget");
     let held = Cell::new(Some(budget.charge(60).expect("room")));
     let mut mine = pin!(budget.charge_async(70));
@@ -175,7 +175,7 @@ fn a_charge_granted_to_another_thread_is_free_in_the_child() {
 }
 
 #[test]
-fn a_child_of_those_who_wait_for_a_budget_can_wait_itself() {
+fn a_child_can_wait_for_a_budget_for_which_its_parent_waited() {
     let budget = Budget::builder("busy").limit(100).build().expect("a budget");
     let work = || {
         drop(budget.charge_timeout(100, Duration::from_millis(1)));
@@ -193,7 +193,7 @@ fn a_child_of_those_who_wait_for_a_budget_can_wait_itself() {
 }
 
 #[test]
-fn a_child_can_enter_the_tags_that_its_parent_was_about_to() {
+fn a_child_can_enter_the_tags_that_its_parent_was_entering() {
     // The fork handlers are registered with the first pool.
     let _pool = Pool::host().expect("a pool");
     let names: Vec<String> = (0..30_000).map(|n| format!("site {n}")).collect();
@@ -217,7 +217,7 @@ fn a_child_can_enter_the_tags_that_its_parent_was_about_to() {
 }
 
 #[test]
-fn a_child_can_pin_while_its_parent_looked_what_is_pinned() {
+fn a_child_can_pin_memory_while_its_parent_queries_pinned_memory() {
     let Ok(pool) = Pool::builder().trim_every(None).pinned() else {
         return;
     };
@@ -230,7 +230,7 @@ fn a_child_can_pin_while_its_parent_looked_what_is_pinned() {
 }
 
 #[test]
-fn a_child_of_those_who_count_can_count_itself() {
+fn a_child_can_use_limits_and_the_profiler_while_its_parent_does() {
     let pool = Pool::builder()
         .track(None)
         .trim_every(None)
@@ -259,7 +259,7 @@ fn a_child_of_those_who_count_can_count_itself() {
 
 #[cfg(feature = "record")]
 #[test]
-fn a_child_of_those_who_begin_and_end_recordings_waits_for_none() {
+fn a_child_does_not_wait_for_recordings_of_its_parent() {
     let path = std::env::temp_dir().join(format!("millpond-forks-{}.mpr", std::process::id()));
     let pool = Pool::builder().trim_every(None).host().expect("a pool");
     let work = || {

@@ -27,9 +27,9 @@ fn the_pool_is_made_once_and_counts_every_block() {
     in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait();
 }
 
-/// Blocks that a thread has allocated and freed under the pool's lock.
+/// The number of blocks that a thread has allocated and freed under the pool's lock.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
-/// True if there were none during a fork.
+/// True if the thread allocated no block during a fork.
 static STILL: AtomicBool = AtomicBool::new(false);
 
 /// Runs before a fork. It was registered before the pool's own handler, so it is called after that one.
@@ -126,7 +126,7 @@ fn stamped(bytes: usize) -> usize {
 /// Frees a block after checking its contents.
 fn give(block: usize, bytes: usize) {
     let block: *mut u8 = std::ptr::with_exposed_provenance_mut(block);
-    // SAFETY: made by `stamped`, and nobody else writes there.
+    // SAFETY: `stamped` returned the block, and no other code writes to it.
     let held = unsafe { std::slice::from_raw_parts(block, bytes) };
     assert!(held.iter().all(|byte| *byte == bytes as u8));
     // SAFETY: the block was allocated with this layout, and nothing uses it any more.

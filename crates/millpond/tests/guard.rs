@@ -1,5 +1,5 @@
-//! Guarded blocks end a process at the invalid access. Each case is a child: this program, with the program's pool as
-//! its allocator, which the last case guards as well.
+//! Guarded blocks end a process at the invalid access. Each case runs this program as a child process. Its allocator is
+//! the program's pool, which the last case guards as well.
 
 #![cfg(target_os = "linux")]
 
@@ -118,7 +118,7 @@ fn guarded() -> Pool {
 }
 
 fn write(at: *mut u8) {
-    // SAFETY: none, unless the byte is the child's: the access is the error for which the child is stopped.
+    // SAFETY: none, unless the byte belongs to the child. The access is the error for which the child is stopped.
     unsafe { at.write_volatile(1) };
 }
 

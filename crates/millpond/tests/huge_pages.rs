@@ -89,7 +89,7 @@ fn partly_discarded_huge_pages_are_not_refilled() {
 
 /// The system has separate mappings for memory of huge pages and of small ones.
 #[test]
-fn memory_moves_across_the_border() {
+fn memory_moves_between_huge_and_small_pages() {
     let (mut host, range) = grown(HugePages::Auto);
     let (from, to) = (range.address() + SMALL - HUGE, range.address() + SMALL + 4 * HUGE);
     for _ in 0..2 {
@@ -100,7 +100,7 @@ fn memory_moves_across_the_border() {
 }
 
 #[test]
-fn pools_that_have_to_stay_small_have_small_pages() {
+fn pools_with_a_small_limit_use_small_pages() {
     let reserved = |pool: Pool| {
         let _block = pool.alloc::<u8>(100).expect("room");
         pool.stats().reserved.current

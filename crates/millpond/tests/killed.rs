@@ -184,8 +184,8 @@ fn the_readable_part_of_a_killed_programs_recording_is_correct() {
     assert!(most > 20 && marks > 100, "{marks} marks, {most} in one file");
 }
 
-/// Several threads produce more events than fit. Rows and losses together are all events, and allocated bytes are
-/// exact. Frees are only counted: if the allocation was lost, the file has the bytes of the previous block at that
+/// Several threads produce more events than fit. The sum of rows and losses is the number of all events, and allocated
+/// bytes are exact. Frees are only counted: if the allocation was lost, the file has the bytes of the previous block at that
 /// address.
 #[test]
 fn dropped_events_are_counted_to_the_byte() {

@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// An allocator like a pool: a lock that it holds while it works, and observers that it calls outside of the lock.
+/// An allocator like a pool. It holds a lock while it works, and calls observers outside of the lock.
 struct Watched;
 
 static POOL: Mutex<()> = Mutex::new(());

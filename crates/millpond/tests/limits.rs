@@ -212,8 +212,8 @@ fn a_move_that_fails_half_way_is_undone() {
         stamp(&host, at + part * 128 * PAGE, 128 * PAGE, part << 40);
     }
     let intact = |host: &Host| (0..4).all(|n| is_stamped(host, at + n * 128 * PAGE, 128 * PAGE, n << 40));
-    // A move opens the new place before it closes the old one, so both count. The limit for data is reached in the
-    // middle.
+    // A move opens the new place before it closes the old one, so both count. The limit for data is reached during the
+    // move.
     for runs in 0..4 {
         let outcome = under(
             Resource::Data,

@@ -57,14 +57,14 @@ fn a_test_that_can_fail() -> Result<(), AllocError> {
 #[test]
 #[should_panic(expected = "peak: 8.00 KiB, and the limit is 4.00 KiB")]
 #[millpond::limits(peak = "4 KiB")]
-fn too_much_is_a_failure() {
+fn a_test_that_exceeds_a_limit_fails() {
     drop(block(8192));
 }
 
 #[test]
 #[should_panic(expected = "in run 2 of 3")]
 #[millpond::limits(allocations = 1, runs = 3)]
-fn every_run_keeps_to_them() {
+fn every_run_keeps_to_the_limits() {
     static RUNS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let blocks = 1 + RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     (0..blocks).for_each(|_| drop(block(64)));
@@ -85,7 +85,7 @@ fn fails_first(fails: bool) -> Result<Buffer<u8>, String> {
 }
 
 #[test]
-fn functions_with_parameters_and_answers() {
+fn functions_may_have_parameters_and_results() {
     assert_eq!(answers(0, 7).1, 7);
     let leaked = catch_unwind(|| answers(4096, "text"));
     assert!(leaked.is_err(), "what is answered is held still");
@@ -94,7 +94,7 @@ fn functions_with_parameters_and_answers() {
 }
 
 #[test]
-fn a_text_that_is_no_size_is_said() {
+fn a_text_that_is_not_a_size_is_reported() {
     #[millpond::limits(peak = "much")]
     fn wrong() {}
     let said = catch_unwind(wrong).unwrap_err();

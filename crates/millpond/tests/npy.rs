@@ -117,7 +117,7 @@ np.save('half.npy', np.arange(5, dtype='f2'))
         rows.batch(3, 9).expect("room")[..],
         [15.0, 16.0, 17.0, 18.0, 19.0]
     );
-    // SAFETY: nobody else has the file.
+    // SAFETY: no other code has the file.
     let map = unsafe { rows.map() }.expect("NumPy aligns to 64");
     assert_eq!(map.batch(1, 1), [5.0, 6.0, 7.0, 8.0, 9.0]);
     let bools = Npy::open(folder.0.join("b1.back.npy"))
@@ -147,7 +147,7 @@ np.save('half.npy', np.arange(5, dtype='f2'))
 }
 
 #[test]
-fn damaged_files_are_told() {
+fn damaged_files_are_refused() {
     let folder = Folder::new("npy-damaged");
     let path = folder.0.join("a.npy");
     Npy::write(&path, &[4, 3], &[1u16; 12]).expect("room");
@@ -262,10 +262,10 @@ fn write_raw(path: &Path, header: &str, length: usize, elements: &[u8]) {
 }
 
 #[test]
-fn a_map_shows_the_array_as_it_lies() {
+fn a_map_shows_the_array_in_its_own_order() {
     let folder = Folder::new("npy-mapped");
     let path = folder.0.join("a.npy");
-    // SAFETY: nobody else knows of the file, here and below.
+    // SAFETY: no other code uses the file, here and below.
     let map = |path: &Path| unsafe { Npy::open(path).expect("a header").map() };
     for (dtype, name) in NAMES {
         for shape in [&[][..], &[7], &[2, 3], &[4, 1, 5], &[0, 3]] {
@@ -331,7 +331,7 @@ fn a_map_shows_the_array_as_it_lies() {
         &Npy::open(&path).and_then(|npy| npy.tensor()).expect("read"),
         &counted(DType::F64, &[2]),
     );
-    // A truncated file has no view, and neither has a file that changes after it was mapped.
+    // A truncated file has no view. A file that changes after it was mapped has none either.
     write_raw(&path, header, 128, &[0; 8]);
     assert!(matches!(
         map(&path),
@@ -351,7 +351,7 @@ fn a_map_shows_the_array_as_it_lies() {
 }
 
 #[test]
-fn files_that_took_a_name_since_it_was_looked_at_are_told() {
+fn files_that_were_replaced_after_the_header_was_read_are_refused() {
     let folder = Folder::new("npy-replaced");
     let [path, other] = ["a.npy", "b.npy"].map(|name| folder.0.join(name));
     Npy::write(&path, &[2], &[1u8, 2]).expect("room");
@@ -363,7 +363,7 @@ fn files_that_took_a_name_since_it_was_looked_at_are_told() {
     Npy::write(&other, &[2], &[3u8, 4]).expect("room");
     let file = fs::OpenOptions::new().write(true).open(&other).expect("ours");
     file.set_modified(modified).expect("ours");
-    // SAFETY: nobody writes to either.
+    // SAFETY: neither file is written.
     let mapped = unsafe { npy.map() }.expect("as it was");
     fs::rename(&other, &path).expect("one folder");
     assert!(matches!(
@@ -416,7 +416,7 @@ fn shards_are_rows_of_one_data_set() {
         .expect("rows");
     seen.sort_unstable();
     assert_eq!(seen, (0..15).map(|row| 4 * row + 3).collect::<Vec<_>>());
-    // SAFETY: nobody writes to the files.
+    // SAFETY: the files are not written.
     let map = unsafe { data.map() }.expect("aligned");
     assert_eq!(
         (map.batch(2, 5), map.batch(4, 3)),

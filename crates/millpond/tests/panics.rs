@@ -149,7 +149,7 @@ unsafe impl MemorySource for Panicking {
     }
 }
 
-/// How the source panics.
+/// The time at which the source panics.
 #[derive(Clone, Copy, Debug)]
 enum When {
     /// Before the call has an effect: a user-defined source panics.
@@ -386,7 +386,7 @@ fn a_panic_in_any_call_of_the_source_breaks_a_pool_of_any_policy() {
 }
 
 /// A destructor allocates and drops a buffer while another panic unwinds. The poisoning of the standard library does not notice a panic
-/// that is caught in such a destructor.
+/// that is caught in this destructor.
 #[test]
 fn a_panic_that_a_destructor_catches_breaks_a_pool() {
     struct Catches<'a>(&'a Pool, bool);

@@ -125,7 +125,7 @@ fn each_mapping_of_a_page_is_locked() {
     assert_eq!(source.unmap(at + PAGE, 2 * PAGE), 1);
     assert!(pinned(at + PAGE) && !pinned(at + 2 * PAGE) && pinned(at + 3 * PAGE) && pinned(at + 20 * PAGE));
     assert_eq!((status("VmLck") - before, pinned_bytes()), (5 * PAGE, 5 * PAGE));
-    // The old mapping of the only page is still there when its range is released.
+    // The old mapping of the only page still exists when its range is released.
     let other = source.reserve(PAGE).expect("addresses");
     source.commit(&other, 0, PAGE, PAGE).expect("locked");
     source

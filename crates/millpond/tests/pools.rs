@@ -34,7 +34,7 @@ fn is_from(buffer: &Buffer<u8>, set: &Pools) -> bool {
 }
 
 #[test]
-fn nothing_is_made_before_it_is_asked_for_and_then_once() {
+fn pools_are_created_on_demand_and_only_once() {
     let set = quiet();
     let none = set.stats();
     assert!(none.pools.is_empty());
@@ -63,7 +63,7 @@ fn nothing_is_made_before_it_is_asked_for_and_then_once() {
 }
 
 #[test]
-fn one_for_each_kind_and_their_sum() {
+fn a_set_has_one_pool_for_each_kind_and_sums_their_statistics() {
     let set = Pools::builder()
         .name("both")
         .template(Pool::builder().trim_every(None))
@@ -175,7 +175,7 @@ fn settings_of_a_set_apply_to_later_pools() {
 }
 
 #[test]
-fn who_watches_a_set_watches_its_later_pools_too() {
+fn observers_of_a_set_also_observe_its_later_pools() {
     let set = Pools::with(Pool::builder().settings("track:off"));
     let told = Arc::new(Mutex::new(Vec::new()));
     let watch = |name: &'static str| {
@@ -220,7 +220,7 @@ fn who_watches_a_set_watches_its_later_pools_too() {
 }
 
 #[test]
-fn the_largest_blocks_of_a_set_tell_where_no_account_is() {
+fn the_largest_blocks_of_a_set_name_the_pools_without_a_ledger() {
     let set = Pools::with(Pool::builder().settings("track:off").trim_every(None));
     let held = set
         .host()
@@ -285,7 +285,7 @@ fn a_pool_that_cannot_be_made_is_an_error_each_time() {
 }
 
 #[test]
-fn whoever_is_called_while_a_pool_is_made_may_ask_for_it() {
+fn callbacks_may_request_the_pool_that_is_being_created() {
     static SET: OnceLock<Pools> = OnceLock::new();
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let budget = Budget::builder("asks").soft_limit(1, |_| {
@@ -301,7 +301,7 @@ fn whoever_is_called_while_a_pool_is_made_may_ask_for_it() {
 }
 
 #[test]
-fn the_innermost_scope_holds_and_is_cleared() {
+fn the_innermost_scope_is_current_and_is_cleared_at_its_end() {
     let outside = pools();
     let (one, two) = (quiet(), quiet());
     let first = one.enter();
@@ -328,7 +328,7 @@ fn the_innermost_scope_holds_and_is_cleared() {
 }
 
 #[test]
-fn a_panic_restores_what_held_before() {
+fn a_panic_restores_the_outer_scope() {
     let outside = pools();
     let set = quiet();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -377,7 +377,7 @@ fn scopes_end_in_any_order() {
 }
 
 #[test]
-fn a_scope_is_one_threads_and_others_join() {
+fn a_scope_applies_to_one_thread_and_others_may_join() {
     let set = quiet();
     let _scope = set.enter();
     let mine = held();
@@ -453,7 +453,7 @@ fn scopes_at_the_end_of_a_thread() {
 }
 
 #[test]
-fn a_sets_memory_is_gone_with_it() {
+fn dropping_a_set_frees_its_memory() {
     let set = quiet();
     let budget = Budget::builder("watched").build().expect("a budget");
     set.insert(
@@ -472,7 +472,7 @@ fn a_sets_memory_is_gone_with_it() {
 }
 
 #[test]
-fn a_profile_tells_of_every_pool_and_device() {
+fn a_profile_covers_every_pool_and_device() {
     let set = quiet();
     let before = set
         .host()

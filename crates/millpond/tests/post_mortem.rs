@@ -1,4 +1,4 @@
-//! Post-mortems: their figures, the minimum to free, and that none of it uses the heap.
+//! Post-mortems: their figures and the minimum to free. A post-mortem does not use the heap.
 
 use millpond::engine::{Engine, Request, policies};
 use millpond::engine::{Piece, PieceState, Settings, Simulated, Stream};
@@ -127,7 +127,7 @@ proptest! {
 
     /// Compares the minimum with every position and every number of blocks.
     #[test]
-    fn the_least_is_the_least(
+    fn the_minimum_to_free_is_the_minimum(
         sizes in prop::collection::vec((1u64..20, any::<bool>()), 1..40),
         need in 1u64..120,
     ) {
@@ -162,7 +162,7 @@ proptest! {
 }
 
 #[test]
-fn with_many_small_blocks_a_place_that_would_do_is_named() {
+fn with_many_small_blocks_an_approximate_minimum_is_found() {
     let sizes: Vec<_> = (0..5_000).map(|n| (1 + n % 7, n % 3 != 0)).collect();
     let layout = pieces(0, &sizes);
     let least = hole(4_000, &layout).least.expect("there is a place");
@@ -230,7 +230,7 @@ fn more_tags_than_places_lose_no_byte_and_no_large_holder() {
 }
 
 #[test]
-fn a_large_holder_told_in_small_pieces_is_found() {
+fn a_large_holder_of_many_small_blocks_is_found() {
     let mut survey = Survey::new(1);
     for tag in 0..64 {
         survey.holder(&format!("early {tag}"), 100, 1);
@@ -249,7 +249,7 @@ fn surveys_fit_on_a_stack() {
 }
 
 #[test]
-fn everything_is_said_in_a_few_lines() {
+fn the_whole_report_fits_in_a_few_lines() {
     let budget = Budget::builder("process")
         .limit(100 << 20)
         .build()
@@ -290,7 +290,7 @@ fn everything_is_said_in_a_few_lines() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_pool_without_an_account_says_so_and_how_one_is_had() {
+fn a_report_without_a_ledger_says_so_and_how_to_enable_one() {
     let refuse = |track: &str| {
         let settings = format!("limit:4MiB,huge-pages:system,track:{track}");
         let pool = millpond::Pool::builder()
@@ -324,7 +324,7 @@ fn a_pool_without_an_account_says_so_and_how_one_is_had() {
 }
 
 #[test]
-fn neither_making_nor_printing_one_asks_the_heap() {
+fn neither_creating_nor_printing_a_report_uses_the_heap() {
     use std::fmt::Write;
     struct Sink(usize);
     impl Write for Sink {

@@ -127,8 +127,8 @@ impl Drop for Group {
 }
 
 #[test]
-fn the_limit_of_a_cgroup_binds_and_is_told() {
-    let test = "the_limit_of_a_cgroup_binds_and_is_told";
+fn the_limit_of_a_cgroup_binds_and_is_reported() {
+    let test = "the_limit_of_a_cgroup_binds_and_is_reported";
     if std::env::var_os(CHILD).is_none() {
         match Group::new("limit", 96 * MIB) {
             Ok(group) => drop(is_child(test, group.0.to_str().expect("text"))),
@@ -166,8 +166,8 @@ fn stalled() -> u64 {
 }
 
 #[test]
-fn stalls_are_told_as_they_happen() {
-    let test = "stalls_are_told_as_they_happen";
+fn stalls_are_reported_as_they_happen() {
+    let test = "stalls_are_reported_as_they_happen";
     if std::env::var_os(CHILD).is_none() {
         match Group::new("stalls", 24 * MIB) {
             Ok(group) => drop(is_child(test, group.0.to_str().expect("text"))),
@@ -179,7 +179,7 @@ fn stalls_are_told_as_they_happen() {
     let at_least = Share::hundredths(10);
     let steps = Steps::new(at_least, at_least, Share::WHOLE).expect("steps");
     let never = Steps::new(Share::WHOLE, Share::WHOLE, Share::WHOLE).expect("steps");
-    // The watch looks once, and then only when it is woken.
+    // The watch checks one time, and then only when it is woken.
     let watch = Watch::builder()
         .thresholds(
             Thresholds::default()
@@ -214,7 +214,7 @@ fn stalls_are_told_as_they_happen() {
     let path = std::env::temp_dir().join(format!("millpond-pages-{}", std::process::id()));
     let start = Instant::now();
     let cause = loop {
-        // These are more pages than the cgroup may have, so it waits until some are reclaimed.
+        // The cgroup may not have all of these pages, so the thread waits until some are reclaimed.
         let read = fill(&path, 64).and_then(|()| drain(&path));
         if let Ok(cause) = told.try_recv() {
             break Some(cause);

@@ -106,7 +106,7 @@ fn the_report_has_the_allocations_of_all_threads_while_it_is_enabled() {
     let still = profiler().report();
     assert_eq!((still.peak, still.live, still.allocations), (peak, 5 * mib, 13));
 
-    // Enabling starts from the beginning.
+    // Enabling the profiler resets its figures.
     for _ in 0..5 {
         profiler().enable();
         assert_eq!(profiler().report().allocations, 0);

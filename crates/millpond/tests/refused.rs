@@ -254,7 +254,7 @@ fn a_second_mapping_that_is_refused_changes_nothing() {
     });
     assert!(is_stamped(&host, at, 8 * PAGE, 7));
     assert!(is_closed(at + 8 * PAGE, 12 * PAGE) && is_closed(at + 24 * PAGE, 40 * PAGE));
-    // The handles are where they were: two at the new place, and two at the old one.
+    // The handles have not moved: two are at the new place, and two at the old one.
     assert_eq!(host.unmap(at + 4 * PAGE, 4 * PAGE), 2);
     assert_eq!(host.decommit(&range, 20 * PAGE, 4 * PAGE), 2);
     assert_eq!(host.decommit(&range, 0, 4 * PAGE), 2);

@@ -86,8 +86,8 @@ fn check(held: &[Option<Buffer<u8>>]) {
 }
 
 #[test]
-fn memory_goes_back_and_comes_when_it_is_said() {
-    // This allocates memory that the test itself needs, once.
+fn memory_is_returned_and_populated_on_request() {
+    // The first use of a pool allocates memory that the test itself keeps, so it comes before the measurement.
     let warm = quiet();
     drop(filled(&warm, 1 << 20, 1));
     drop(warm);

@@ -75,7 +75,7 @@ fn file(path: &Path, header: &str, data: &[u8]) -> PathBuf {
 /// Opens a file and reads all tensors in every supported way.
 fn look(path: &Path) -> Result<Vec<(String, Tensor)>, SafeTensorsError> {
     let file = SafeTensors::open(path)?;
-    // SAFETY: nobody else has the file.
+    // SAFETY: no other code has the file.
     let mapped = unsafe { file.map() }?;
     let mut found = Vec::new();
     for info in file.tensors() {
@@ -251,7 +251,7 @@ proptest! {
         // All tensors are aligned in files that this crate has written.
         let file = SafeTensors::open(&path).expect("a file");
         prop_assert_eq!(file.metadata().collect::<Vec<_>>(), pairs);
-        // SAFETY: nobody else has the file.
+        // SAFETY: no other code has the file.
         let mapped = unsafe { file.map() }.expect("a map");
         for name in file.names() {
             prop_assert!(mapped.get(name).is_ok());
@@ -271,7 +271,7 @@ proptest! {
 
     /// For any changed file, this crate reads the same as the library, and both refuse invalid files.
     #[test]
-    fn damage_is_told(at in any::<prop::sample::Index>(), byte in prop_oneof![any::<u8>(), prop::sample::select(&b"0123456789{}[]\":,."[..])], cut in prop::option::weighted(0.2, any::<prop::sample::Index>())) {
+    fn damaged_files_are_refused(at in any::<prop::sample::Index>(), byte in prop_oneof![any::<u8>(), prop::sample::select(&b"0123456789{}[]\":,."[..])], cut in prop::option::weighted(0.2, any::<prop::sample::Index>())) {
         let folder = Folder::new("safetensors-damage");
         let header = "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"U8\",\"shape\":[10],\"data_offsets\":[8,18]}}";
         let path = file(&folder.0.join("a"), header, &[1; 18]);
@@ -299,7 +299,7 @@ proptest! {
 }
 
 #[test]
-fn hostile_headers_are_told() {
+fn hostile_headers_are_refused() {
     let folder = Folder::new("safetensors-hostile");
     let path = folder.0.join("a");
     let open = |header: &str, data: &[u8]| SafeTensors::open(file(&path, header, data)).expect_err(header);
@@ -400,7 +400,7 @@ fn hostile_headers_are_told() {
             matches!(error, SafeTensorsError::Length { expected: 4, found: there, .. } if there == found as u64)
         );
     }
-    // No memory is allocated for the length of a header that is not there.
+    // No memory is allocated for the length of a missing header.
     for length in [3, 1 << 40, u64::MAX] {
         fs::write(&path, [&length.to_le_bytes()[..], b"{}"].concat()).expect("room");
         let error = SafeTensors::open(&path).expect_err("it is shorter");
@@ -435,7 +435,7 @@ fn other_types_leave_the_rest_readable() {
         &[1, 2, 3, 4, 7, 0, 0, 0, 128, 63, 1, 2],
     );
     let file = SafeTensors::open(&path).expect("a file");
-    // SAFETY: nobody else has the file.
+    // SAFETY: no other code has the file.
     let mapped = unsafe { file.map() }.expect("a map");
     assert_eq!(file.names().collect::<Vec<_>>(), ["x", "new", "y", "z", "e", "b"]);
     for (name, kind) in [("x", "F8_E4M3"), ("new", "Z9")] {
@@ -480,7 +480,7 @@ fn other_types_leave_the_rest_readable() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_written_is_an_error_and_no_crash() {
+fn a_file_that_is_truncated_or_written_is_an_error_and_no_crash() {
     let folder = Folder::new("safetensors-cut");
     let path = folder.0.join("a");
     let elements = vec![3u32; 1 << 20];
@@ -499,7 +499,7 @@ fn a_file_that_is_cut_or_written_is_an_error_and_no_crash() {
 
         write();
         let file = SafeTensors::open(&path).expect("a file");
-        // SAFETY: the file is only truncated where nothing is read afterwards.
+        // SAFETY: the file is truncated only in a part that is not read afterwards.
         let mapped = unsafe { file.map() }.expect("a map");
         let before = mapped.get("second").expect("it is there");
         assert_eq!(
@@ -544,7 +544,7 @@ fn a_file_that_is_cut_or_written_is_an_error_and_no_crash() {
     // A new file under this name does not change the open one.
     write();
     let file = SafeTensors::open(&path).expect("a file");
-    // SAFETY: nobody changes the file: another takes its place.
+    // SAFETY: the file does not change. Another file replaces it.
     let mapped = unsafe { file.map() }.expect("a map");
     mapped.advise(Access::Sequential);
     mapped.expect("second");
@@ -745,7 +745,7 @@ fn a_tensor_is_rows_of_a_data_set_and_its_neighbours_are_not() {
         rows.batch(4, 9).expect("the last")[..],
         table.as_slice::<f32>().expect("f32")[48..]
     );
-    // SAFETY: nobody writes to the file as long as the map is read.
+    // SAFETY: the file is not written while the map is read.
     match unsafe { rows.map() } {
         Ok(map) => assert_eq!(map.batch(3, 1), &table.as_slice::<f32>().expect("f32")[36..48]),
         Err(error) => assert!(matches!(error, DataError::Misaligned { .. }), "{error}"),

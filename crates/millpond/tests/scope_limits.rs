@@ -44,7 +44,7 @@ fn figures(usage: &Usage) -> (u64, u64, u64, u64, u64) {
 }
 
 #[test]
-fn every_figure_is_exact_and_at_its_limit_all_is_well() {
+fn figures_are_exact_and_may_reach_their_limits() {
     let pool = pool("exact");
     let mut kept = None;
     let work = |kept: &mut Option<Buffer<u8>>| {
@@ -129,7 +129,7 @@ fn in_a_process_of_its_own(test: &str, body: impl FnOnce()) -> Option<String> {
 
 /// Each of many threads has figures of its own in a shared pool.
 #[test]
-fn scopes_beside_each_other_do_not_disturb_each_other() {
+fn concurrent_scopes_do_not_affect_each_other() {
     const THREADS: usize = 16;
     let pool = pool("shared");
     let start = Barrier::new(THREADS);
@@ -178,11 +178,11 @@ fn threads_that_join_count_and_others_do_not() {
         });
     });
     drop(held);
-    // This thread's next operation was the free of its own block. The operations of other threads do not change that.
+    // The next operation of this thread was the free of its own block. The operations of other threads do not change that.
     let usage = scope.end().expect("three at once");
     assert_eq!(figures(&usage), (3 * MIB as u64, 3 * MIB as u64, 2, 1, 0));
 
-    // A thread that stays joined to an ended scope is counted for no scope.
+    // A thread that is still joined to an ended scope counts for no scope.
     let joined = handle.join();
     let late = Limits::new().enter().expect("a scope");
     drop(joined);
@@ -191,7 +191,7 @@ fn threads_that_join_count_and_others_do_not() {
 }
 
 #[test]
-fn blocks_that_strangers_free_are_taken_off() {
+fn blocks_that_other_threads_free_are_subtracted() {
     let pool = pool("strangers");
     let (give, take) = mpsc::channel::<Buffer<u8>>();
     let (done, freed) = mpsc::channel();
@@ -213,7 +213,7 @@ fn blocks_that_strangers_free_are_taken_off() {
 }
 
 #[test]
-fn an_inner_scope_counts_for_the_outer_one_too_also_when_it_has_ended() {
+fn an_inner_scope_counts_for_the_outer_one_even_after_it_has_ended() {
     let pool = pool("nested");
     let outer = Limits::new().enter().expect("a scope");
     let before = block(&pool, 4 * KIB);
@@ -257,7 +257,7 @@ fn an_outer_scope_reports_leaks_of_inner_scopes() {
 
 /// There is room for many scopes one after the other, whatever blocks they leave, and for a thousand at once.
 #[test]
-fn scopes_that_have_ended_take_no_room() {
+fn scopes_that_have_ended_use_no_memory() {
     let pool = pool("many");
     let mut left = Vec::new();
     for _ in 0..3000 {
@@ -271,7 +271,7 @@ fn scopes_that_have_ended_take_no_room() {
 }
 
 #[test]
-fn runs_that_warm_up_do_not_count_and_what_they_leave_is_told() {
+fn warm_up_runs_do_not_count_and_their_leaks_are_reported() {
     let pool = pool("warm");
     let mut cache: Vec<Buffer<u8>> = Vec::new();
     let limits = Limits::new()
@@ -304,7 +304,7 @@ fn runs_that_warm_up_do_not_count_and_what_they_leave_is_told() {
 }
 
 #[test]
-fn a_failure_says_who_holds_what() {
+fn a_failure_names_the_holders_of_memory() {
     let pool = pool("told");
     let limits = Limits::new().peak("2 MiB").leaked(0).allocations(3).temporary(0);
     let mut kept = None;
@@ -373,9 +373,9 @@ fn only_named_pools_count_and_what_is_ignored_does_not() {
     drop(held);
 }
 
-/// With a sample of the blocks, nothing would seem to be held.
+/// With a sample of the blocks, the measured bytes would be too small.
 #[test]
-fn an_account_of_some_blocks_is_no_base_for_limits() {
+fn a_sampled_ledger_is_refused() {
     let sampled = Pool::builder()
         .name("sampled")
         .track(Some(Tracking::Sampled { one_in: 100 }))
@@ -395,8 +395,8 @@ fn an_account_of_some_blocks_is_no_base_for_limits() {
 
 /// A pool without a ledger has one as long as there is a scope, also if the pool is made in it.
 #[test]
-fn pools_without_an_account_have_one_meanwhile() {
-    in_a_process_of_its_own("pools_without_an_account_have_one_meanwhile", || {
+fn pools_without_a_ledger_have_one_during_a_scope() {
+    in_a_process_of_its_own("pools_without_a_ledger_have_one_during_a_scope", || {
         let without = || Pool::builder().track(None).host().expect("addresses");
         let pool = without();
         let old = block(&pool, MIB);
@@ -428,8 +428,8 @@ fn pools_without_an_account_have_one_meanwhile() {
 
 /// The second of two ends reports on standard error when it is dropped. During a panic it reports nothing.
 #[test]
-fn a_scope_that_is_dropped_says_what_it_exceeded() {
-    const NAME: &str = "a_scope_that_is_dropped_says_what_it_exceeded";
+fn a_dropped_scope_reports_the_exceeded_limits() {
+    const NAME: &str = "a_dropped_scope_reports_the_exceeded_limits";
     let text = in_a_process_of_its_own(NAME, || {
         let pool = pool("dropped");
         let scope = Limits::new().allocations(0).enter().expect("a scope");

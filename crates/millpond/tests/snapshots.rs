@@ -152,7 +152,7 @@ fn runs_out_twice() {
 }
 
 #[test]
-fn the_environment_says_where() {
+fn the_environment_sets_the_path() {
     let folder = Folder::new("environment");
     child("runs_out_twice", &folder, |command| {
         command.env("MILLPOND_OOM_SNAPSHOT", "oom-%n.mpr");
@@ -161,7 +161,7 @@ fn the_environment_says_where() {
 }
 
 #[test]
-fn a_recording_has_its_snapshots_beside_it() {
+fn snapshots_of_a_recorded_process_are_written_next_to_the_recording() {
     let folder = Folder::new("beside");
     child("runs_out_twice", &folder, |command| {
         command.env("MILLPOND_RECORD", "run.mpr");
@@ -172,7 +172,7 @@ fn a_recording_has_its_snapshots_beside_it() {
 }
 
 #[test]
-fn nothing_is_written_where_nobody_asks() {
+fn nothing_is_written_by_default() {
     let folder = Folder::new("nobody");
     child("runs_out_twice", &folder, |command| {
         command.env("NO_FILE", "1");
@@ -243,7 +243,7 @@ fn runs_out_of_budgets_and_patience() {
 }
 
 #[test]
-fn each_cause_has_one_file_when_all_patience_is_at_an_end() {
+fn each_cause_has_one_file_after_requests_have_stopped_waiting() {
     let folder = Folder::new("causes");
     child("runs_out_of_budgets_and_patience", &folder, |_| {});
     assert_eq!(folder.names(), ["oom-1.mpr", "oom-2.mpr", "oom-3.mpr"]);
@@ -318,7 +318,7 @@ fn forks_and_runs_out() {
 }
 
 #[test]
-fn a_child_of_a_fork_writes_its_own() {
+fn a_child_of_a_fork_writes_its_own_file() {
     let folder = Folder::new("fork");
     child("forks_and_runs_out", &folder, |_| {});
     let names = folder.names();
@@ -347,7 +347,7 @@ fn runs_out_of_pinned_memory() {
 }
 
 #[test]
-fn pinned_pools_are_told_of() {
+fn pools_of_pinned_memory_write_snapshots_too() {
     let folder = Folder::new("pinned");
     child("runs_out_of_pinned_memory", &folder, |_| {});
 }
@@ -398,7 +398,7 @@ fn the_book_shows_the_error_that_is_printed() {
 
 /// For any number of blocks, a file stays within its size limit and lists the largest blocks.
 #[test]
-fn a_file_is_as_large_as_it_may_be() {
+fn a_file_stays_within_its_size_limit() {
     let folder = Folder::new("bounded");
     let pool = Pool::builder().name("many").track(Some(Tracking::All));
     let pool = pool.host().expect("addresses");

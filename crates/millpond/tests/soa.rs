@@ -231,7 +231,7 @@ proptest! {
 }
 
 #[test]
-fn threads_have_their_elements_to_themselves() {
+fn threads_use_disjoint_elements() {
     let model: Vec<Particle> = (0..10_007).map(particle).collect();
     let mut arrays = arrays(&model);
     let (left, right) = arrays.split_at_mut(5000);
@@ -369,7 +369,7 @@ struct Single {
 }
 
 #[test]
-fn attributes_do_what_they_say() {
+fn attributes_have_their_documented_effects() {
     let mut tight = Tight::new().expect("room");
     tight
         .try_push(Loose {

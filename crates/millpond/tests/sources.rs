@@ -137,7 +137,7 @@ source_behaviour! {
 }
 
 #[test]
-fn a_stack_is_of_the_kind_it_stands_on() {
+fn a_wrapped_source_has_the_kind_of_its_inner_source() {
     let pinned = Host::builder().build_pinned().expect("a source");
     let host = host(None, |b| b).expect("a source");
     assert_eq!(

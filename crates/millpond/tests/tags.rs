@@ -3,7 +3,7 @@
 use millpond::Tag;
 
 #[test]
-fn past_the_limit_everything_new_is_others() {
+fn new_tags_beyond_the_limit_are_counted_as_others() {
     let first = Tag::new("first");
     let mut all = std::collections::HashSet::from([first]);
     let mut n = 0u32;

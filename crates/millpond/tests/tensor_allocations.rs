@@ -37,7 +37,7 @@ fn asked(pool: &Pool, work: impl FnOnce() -> Result<(), TensorError>) -> (u64, u
 }
 
 #[test]
-fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dyn std::error::Error>> {
+fn views_and_operations_with_outputs_allocate_nothing() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Pool::host()?;
     let make = |shape: &[usize]| Tensor::full_in(&pool, shape, 2.0f32);
     let (a, b, row, mut out) = (make(&[60, 50])?, make(&[60, 50])?, make(&[50])?, make(&[60, 50])?);

@@ -27,7 +27,7 @@ fn quiet() -> Pool {
 }
 
 #[test]
-fn capacity_is_there_before_it_is_asked_for() {
+fn capacity_can_be_reserved_in_advance() {
     let pool = Pool::builder().capacity(16 * MIB).host().expect("a pool");
     assert!((16 * MIB..17 * MIB).contains(&pool.stats().reserved.current));
     pool.reserve(32 * MIB).expect("room");
@@ -85,7 +85,7 @@ fn prewarmed_blocks_call_no_source() {
 }
 
 #[test]
-fn clear_begins_the_account_anew() {
+fn clear_resets_the_statistics() {
     let pool = quiet();
     let kept = pool.alloc_zeroed::<u8>(100_000).expect("room");
     for _ in 0..10 {
@@ -107,7 +107,7 @@ fn clear_begins_the_account_anew() {
 }
 
 #[test]
-fn a_limit_below_what_is_used_is_met_as_blocks_come_back() {
+fn a_limit_below_the_used_bytes_is_reached_as_blocks_are_freed() {
     let pool = quiet();
     let mut held: Vec<Buffer<u8>> = (0..16)
         .map(|_| pool.alloc_zeroed(2 << 20).expect("room"))
@@ -143,7 +143,7 @@ fn a_limit_below_what_is_used_is_met_as_blocks_come_back() {
 }
 
 #[test]
-fn a_share_of_the_memory_is_a_limit() {
+fn a_fraction_of_the_memory_can_be_the_limit() {
     let source = || {
         Box::new(
             Host::builder()
@@ -312,7 +312,7 @@ fn idle_memory_is_trimmed_in_the_background() {
 }
 
 #[test]
-fn tenants_see_nothing_of_each_other() {
+fn tenants_do_not_see_contents_of_each_other() {
     let pool = Pool::builder()
         .zero_on_reuse(true)
         .trim_every(None)
@@ -395,7 +395,7 @@ fn alignment_holds_for_the_whole_pool() {
 }
 
 #[test]
-fn a_producer_and_a_consumer_call_the_source_no_more_once_they_run() {
+fn a_running_producer_and_consumer_do_not_call_the_source() {
     let source = Counted::new(Host::builder().page_bytes(64 << 10).build().expect("a source"));
     assert!(source.is_paged());
     let pool = Pool::builder()

@@ -58,7 +58,7 @@ impl Crate {
         let source = sources.join(self.name);
         let version = version(sh, &source)?;
         let place = copy(sh, &source, folder, Allocator::System)?.place;
-        // What is set here is for this client only.
+        // Variables that are set here apply only to this client.
         let sh = &sh.clone();
         if self.needs_headers {
             crate::cuda_core::offer_headers(sh)?;

@@ -26,7 +26,7 @@ impl Known {
     }
 }
 
-/// The results of a client, with the known failures told apart from the others.
+/// The results of a client, with known and other failures counted separately.
 pub(super) struct Judged {
     passed: usize,
     skipped: usize,
@@ -35,7 +35,7 @@ pub(super) struct Judged {
     explained: BTreeMap<&'static str, usize>,
     /// Tests that failed for no known cause, with the reasons that they gave.
     unexplained: Vec<(String, String)>,
-    /// Entries of which no test has failed.
+    /// Entries that must match a failed test but match none.
     stale: Vec<&'static str>,
 }
 
@@ -90,7 +90,7 @@ impl Judged {
         }
     }
 
-    /// Returns what is wrong with the results.
+    /// Returns a text for each error in the results.
     pub(super) fn wrong(&self) -> impl Iterator<Item = String> {
         let none = (self.passed == 0).then(|| "no test passed: the emulated driver was not found".to_owned());
         let unexplained = self.unexplained.iter();

@@ -10,7 +10,7 @@ use xshell::{Shell, cmd};
 pub(super) struct Package {
     pub(super) name: &'static str,
     version: &'static str,
-    /// What pip installs beside pytest.
+    /// The packages that pip installs in addition to pytest.
     packages: &'static [&'static str],
     tests: Place,
     /// The files with tests, in the folder of the tests.
@@ -23,7 +23,7 @@ pub(super) struct Package {
     arguments: &'static [&'static str],
 }
 
-/// Where the tests are.
+/// The location of the tests.
 enum Place {
     /// In a folder of the installed package.
     Installed(&'static str),
@@ -236,7 +236,7 @@ pub(super) const RMM: Package = Package {
     arguments: &[],
 };
 
-/// What pip installs for every client.
+/// The packages that pip installs for every client.
 const PYTEST: [&str; 2] = ["pytest==8.4.2", "pytest-timeout==2.4.0"];
 /// The seconds that a test may take. The plugin then ends the process.
 const TEST_LIMIT: &str = "120";
@@ -254,7 +254,7 @@ impl Package {
     ) -> Result<(String, Results)> {
         let folder = places.folder.join(self.name);
         sh.create_dir(&folder)?;
-        // A checkout that is not there is known before anything is installed.
+        // A missing checkout is reported before anything is installed.
         let checkout = self.checkout()?;
         let python = self.environment(sh, &folder)?;
         let tests = match (&self.tests, checkout) {
@@ -316,8 +316,8 @@ impl Package {
         Ok(python)
     }
 
-    /// Runs the tests of a file, and returns how many blocks pools have allocated for them. A process that a test ends is followed by another
-    /// with the tests behind this test.
+    /// Runs the tests of a file, and returns how many blocks pools have allocated for them. If a test ends the process, another process
+    /// runs the tests after it.
     fn file(
         &self,
         sh: &Shell,

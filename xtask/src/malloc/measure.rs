@@ -35,7 +35,7 @@ pub(super) struct Sample {
     pub(super) cpu: f64,
     /// The peak of resident bytes.
     pub(super) peak: u64,
-    /// A hash of what must be the same under every allocator.
+    /// A hash of the output that must be the same under every allocator.
     pub(super) output: u64,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Sample {
 #[derive(Clone, Default)]
 pub(super) struct Outcome {
     pub(super) samples: Vec<Sample>,
-    /// Why the program did not pass.
+    /// The reason why the program did not pass.
     pub(super) failed: Option<String>,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn seconds(used: &ResourceUsage) -> f64 {
     (used.utime + used.stime).as_secs_f64()
 }
 
-/// Hashes what is written. The output is not kept, because memory of this process would count as memory of its children.
+/// A writer that hashes its input. The input is not kept, because memory of this process would count as memory of its children.
 struct Hashed(DefaultHasher);
 
 impl Write for Hashed {
@@ -197,7 +197,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for the end of a server that has been told to end. Returns the resources that it used.
+    /// Waits for the end of a server that was asked to end. Returns the resources that it used.
     pub(super) fn end(mut self) -> Result<ResourceUsage> {
         let end = self.child.wait4()?;
         self.ended = true;

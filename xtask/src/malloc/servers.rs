@@ -83,7 +83,7 @@ struct Redis {
 impl Redis {
     fn run(&self, allocator: &Allocator) -> Result<Sample> {
         let socket = self.folder.join("socket");
-        // A server loads what an earlier one saved.
+        // A server would load the file that an earlier one saved, so the file is removed.
         self.sh.remove_path(self.folder.join("dump.rdb"))?;
         let mut command = Command::new(&self.server);
         command
@@ -183,7 +183,7 @@ fn postgres(setup: &Setup<'_>) -> Result<Run> {
     Ok(Run::alone(move |allocator| postgres.run(allocator)))
 }
 
-/// Returns the user who runs the server, if this user is root. PostgreSQL refuses to run as root.
+/// Returns the user that runs the server if the current user is root. PostgreSQL refuses to run as root.
 fn user(sh: &Shell) -> Result<Option<&'static str>> {
     if cmd!(sh, "id -u").quiet().read()? != "0" {
         return Ok(None);
@@ -332,7 +332,7 @@ impl Postgres {
     }
 }
 
-/// Returns the peak of the private bytes of a process and its children, until it is told to stop.
+/// Measures the private bytes of a process and its children until `stop` is set, and returns their peak.
 fn peak_of_processes(parent: u32, stop: &AtomicBool) -> u64 {
     let private = |id: &str| {
         let rollup = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default();

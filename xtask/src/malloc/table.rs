@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_programs_say_why() {
+    fn failed_programs_show_the_reason() {
         let allocators = [Allocator {
             name: "one",
             library: None,

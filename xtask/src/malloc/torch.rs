@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_fails_says_why() {
+    fn a_failed_process_reports_the_reason() {
         let error = ended("echo ready; echo 'no room' >&2; echo >&2; exit 3", "fails").err();
         assert_eq!(error.unwrap().to_string(), "exit status: 3: no room");
     }

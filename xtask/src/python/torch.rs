@@ -1,4 +1,4 @@
-//! Programs of PyTorch that run out of memory on the emulated driver, and what the recording costs.
+//! Programs of PyTorch that run out of memory on the emulated driver, and the cost of the recording.
 //!
 //! Each program runs again with the setting or the change that its answer advises, and must finish. It also runs on devices of the size
 //! that the answer says is needed, where the refused request must be served, and of 2 MiB less, where it must not. A later request may be
@@ -83,7 +83,7 @@ enum End {
     Failed(Option<u64>),
 }
 
-/// What an answer says.
+/// The parsed answer.
 struct Answer {
     why: String,
     /// The settings that would have served the request.
@@ -131,7 +131,7 @@ fn mib(sentence: &str, words: &str) -> Option<u64> {
         .then(|| number.parse::<f64>().ok().map(|mib| mib.ceil() as u64))?
 }
 
-/// Runs the programs, prints a table of them, and measures what the recording costs.
+/// Runs the programs, prints a table of them, and measures the cost of the recording.
 ///
 /// # Errors
 /// Returns an error if a program does not end as expected, or if advice does not help.
@@ -312,7 +312,7 @@ impl Runner<'_> {
 }
 
 impl End {
-    /// Returns whether a program got further than before, when it was refused a request.
+    /// Returns whether a program got further than in an earlier run that was refused a request.
     fn is_later(self, before: Self) -> bool {
         match (self, before) {
             (Self::Finished, _) => true,
@@ -321,7 +321,7 @@ impl End {
         }
     }
 
-    /// Says how a program ended that was refused another request before.
+    /// Describes how a program ended, compared with an earlier run that was refused a request.
     fn tell(self, before: Self) -> &'static str {
         match self {
             Self::Finished => "finished",
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read() {
+    fn an_answer_is_parsed() {
         let printed = "Traceback\n\nmillpond: out of memory\n\
             → The program ran out of memory at event 30, 0.00 s in: 150 MiB were requested for a.py:f:5.\n\
             → 100 MiB free on the device and 300 MiB free in 10 holes are too little.\n\

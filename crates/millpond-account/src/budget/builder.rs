@@ -35,7 +35,7 @@ impl BudgetBuilder {
         self
     }
 
-    /// Sets the most bytes that can be charged. The default is no limit.
+    /// Sets the maximum number of bytes that can be charged. The default is no limit.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes.min(MOST);
         self

@@ -45,7 +45,7 @@ impl Charge {
         Budget::of(&self.from)
     }
 
-    /// Returns the bytes that the budget counts.
+    /// Returns the measure of the budget.
     #[must_use]
     pub fn measure(&self) -> Measure {
         self.from.measure
@@ -65,7 +65,7 @@ impl Charge {
         if !Arc::ptr_eq(&self.from, &other.from) {
             return Err(other);
         }
-        // No overflow: both charges are within one limit.
+        // This does not overflow, because both charges are within one limit.
         self.bytes += std::mem::take(&mut other.bytes);
         Ok(())
     }

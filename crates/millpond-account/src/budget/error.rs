@@ -68,7 +68,7 @@ impl Refusal {
         }
     }
 
-    /// Surveys who holds the bytes under the budget, through the listers that pools have registered. The duration
+    /// Surveys the holders of the bytes under the budget, through the listers that pools have registered. The duration
     /// depends on the listers, most of which walk over all live blocks. The call itself does not allocate.
     #[must_use]
     pub fn post_mortem(&self) -> PostMortem {
@@ -142,7 +142,7 @@ impl Report {
         &self.refusal
     }
 
-    /// Returns the post-mortem: who held the bytes, and how many must be freed.
+    /// Returns the post-mortem: the holders of the bytes, and how many bytes must be freed.
     #[must_use]
     pub fn post_mortem(&self) -> Option<&PostMortem> {
         self.explained.first()

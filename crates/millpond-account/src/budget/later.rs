@@ -20,8 +20,8 @@ pub(super) enum Call {
 }
 
 impl Call {
-    /// Makes the call. It runs foreign code, and this may run in a drop, which must not panic. A caught panic is not
-    /// reported again because the panic hook has reported it.
+    /// Makes the call. The callback is foreign code and may panic. This may run in a drop, which must not panic. A
+    /// caught panic is not reported again because the panic hook has reported it.
     fn make(self) {
         let _ = catch_unwind(AssertUnwindSafe(|| match self {
             Self::Soft(node, place, crossing) => {

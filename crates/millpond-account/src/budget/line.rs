@@ -1,4 +1,4 @@
-//! The line of waiting requests. All budgets that are reached by each other's charges share one line.
+//! The line of waiting requests. All budgets whose charges reach a common budget share one line.
 //!
 //! The thread that returns bytes serves the line if a request waits for them. Under the line's lock it takes the room
 //! for the first requests that fit, and wakes them outside the lock. One return therefore wakes only the requests that
@@ -107,7 +107,7 @@ fn place(from: &Arc<Node>, bytes: u64, behind: impl Fn(&Node) -> bool) -> Place 
     place
 }
 
-/// Clears a flag that was set although no request waits.
+/// Clears the flag of `raised` if no request waits there, except if it is `but`.
 fn lower(raised: Option<Arc<Node>>, but: Option<&Arc<Node>>) {
     if let Some(node) = raised
         && node.waiting() == 0

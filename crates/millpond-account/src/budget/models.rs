@@ -35,7 +35,7 @@ fn at_rest(budget: &Budget, limit: u64) {
 }
 
 #[test]
-fn two_charges_never_pass_a_limit() {
+fn concurrent_charges_never_exceed_a_limit() {
     model(|| {
         let top = budget(10);
         let low = top.child_builder("low").limit(8).build().unwrap();
@@ -86,7 +86,7 @@ fn refunds_wake_waiting_requests() {
 }
 
 #[test]
-fn a_charge_that_is_refused_above_wakes_whoever_waits_below() {
+fn a_charge_refused_by_a_higher_budget_wakes_requests_that_wait_below() {
     model(|| {
         let top = budget(4);
         let low = top.child_builder("low").limit(3).build().unwrap();
@@ -110,7 +110,7 @@ fn a_charge_that_is_refused_above_wakes_whoever_waits_below() {
 }
 
 #[test]
-fn a_raised_limit_wakes_whoever_waits() {
+fn a_raised_limit_wakes_waiting_requests() {
     model(|| {
         let top = budget(1);
         let waiter = {
@@ -127,7 +127,7 @@ fn a_raised_limit_wakes_whoever_waits() {
 }
 
 #[test]
-fn a_lowered_limit_holds_from_then_on() {
+fn a_lowered_limit_applies_to_all_later_charges() {
     model(|| {
         let top = budget(4);
         let other = {
@@ -146,7 +146,7 @@ fn a_lowered_limit_holds_from_then_on() {
 }
 
 #[test]
-fn a_dropped_request_passes_its_turn_on() {
+fn a_dropped_request_gives_its_turn_to_the_next() {
     model(|| {
         let top = budget(4);
         let held = top.try_charge(3).unwrap();
@@ -165,7 +165,7 @@ fn a_dropped_request_passes_its_turn_on() {
 }
 
 #[test]
-fn a_grant_that_is_dropped_goes_to_the_next() {
+fn a_dropped_grant_goes_to_the_next_request() {
     model(|| {
         let top = budget(2);
         let held = top.try_charge(2).unwrap();
@@ -182,7 +182,7 @@ fn a_grant_that_is_dropped_goes_to_the_next() {
 }
 
 #[test]
-fn a_flag_raised_on_the_way_is_lowered() {
+fn a_flag_set_at_a_budget_without_waiting_requests_is_cleared() {
     model(|| {
         let top = budget(5);
         let low = top.child_builder("low").limit(3).build().unwrap();
@@ -203,7 +203,7 @@ fn a_flag_raised_on_the_way_is_lowered() {
 }
 
 #[test]
-fn who_is_let_in_sees_what_was_done_before() {
+fn a_charge_sees_the_writes_before_the_refund_that_made_room() {
     model(|| {
         let top = budget(1);
         let given_back = Arc::new(AtomicUsize::new(0));
@@ -223,7 +223,7 @@ fn who_is_let_in_sees_what_was_done_before() {
 }
 
 #[test]
-fn every_crossing_of_a_soft_limit_is_told_once() {
+fn every_crossing_of_a_soft_limit_is_reported_once() {
     model(|| {
         let told = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&told);
@@ -234,7 +234,8 @@ fn every_crossing_of_a_soft_limit_is_told_once() {
             })
             .build()
             .unwrap();
-        // The use is above the limit. Then one charge falls below the mark and rises again while the other falls.
+        // The use is above the limit. The two refunds lower it to zero, and the last charge raises it above the limit
+        // again.
         let (one, two) = (top.try_charge(2).unwrap(), top.try_charge(2).unwrap());
         assert_eq!(told.load(Ordering::SeqCst), 1);
         let other = thread::spawn(move || drop(two));
@@ -247,7 +248,7 @@ fn every_crossing_of_a_soft_limit_is_told_once() {
 }
 
 #[test]
-fn a_crossing_while_another_falls_is_not_lost() {
+fn concurrent_crossings_of_a_soft_limit_do_not_disable_it() {
     model(|| {
         let told = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&told);
@@ -283,7 +284,7 @@ fn softly() -> (Budget, impl Fn() -> usize) {
 }
 
 #[test]
-fn a_fall_before_a_crossing_is_told_arms_it_again() {
+fn a_refund_during_a_crossing_arms_the_soft_limit_again() {
     model(|| {
         let (top, told) = softly();
         let falling = top.try_charge(3).unwrap();
@@ -298,7 +299,7 @@ fn a_fall_before_a_crossing_is_told_arms_it_again() {
 }
 
 #[test]
-fn a_crossing_before_a_fall_has_armed_it_is_told() {
+fn a_crossing_during_a_refund_is_reported() {
     model(|| {
         let (top, told) = softly();
         let falling = top.try_charge(4).unwrap();

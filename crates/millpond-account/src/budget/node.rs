@@ -158,12 +158,12 @@ impl Node {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Counts one more waiting request; the flag is set. Called under the lock of the line.
+    /// Counts one more waiting request. The caller has set the flag and holds the lock of the line.
     pub(super) fn arrive(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one waiting request less. Called under the lock of the line.
+    /// Counts one fewer waiting request. The caller holds the lock of the line.
     pub(super) fn depart(&self) {
         if self.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.room.lower_flag();

@@ -79,7 +79,7 @@ impl Room {
         let mut seen = self.see();
         loop {
             admits(seen, bytes, turn)?;
-            // No overflow: the room held the bytes.
+            // This does not overflow, because the room held the bytes.
             let next = seen.0 - shifted(bytes);
             match self
                 .0

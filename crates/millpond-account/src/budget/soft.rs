@@ -20,7 +20,7 @@ pub struct SoftCrossing {
 
 type Callback = Box<dyn Fn(&SoftCrossing) + Send + Sync>;
 
-/// Invariant: once disarmed, it is armed again only after the used bytes were at `rearm` or below.
+/// Invariant: a disarmed limit is armed again only after the used bytes were at `rearm` or below.
 pub(super) struct SoftLimit {
     limit: u64,
     rearm: u64,

@@ -64,7 +64,7 @@ impl Wait {
 
     /// Blocks the thread for at most `limit`.
     ///
-    /// A thread that holds memory while it waits for more can wait for itself. The time limit ends such a wait.
+    /// A thread that holds memory while it waits for more can wait for itself. The time limit ends this wait.
     ///
     /// # Errors
     /// Returns the errors of [`join`](Self::join), also when a limit is lowered below the request while it waits.

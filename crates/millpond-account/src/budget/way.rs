@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(super) struct Refused {
     pub(super) node: Arc<Node>,
     pub(super) seen: Seen,
-    /// A request waits for room that was returned on the way down.
+    /// True if a request waits for room that was taken for this charge and returned.
     pub(super) waited: bool,
 }
 

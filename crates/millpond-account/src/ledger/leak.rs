@@ -52,7 +52,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Limits the mark to allocations of this thread. A test that runs beside other tests needs this.
+    /// Limits the mark to allocations of this thread. A test that runs at the same time as other tests needs this.
     #[must_use]
     pub fn on_this_thread(self) -> Self {
         Self {

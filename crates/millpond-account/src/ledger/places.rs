@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_of_the_library_are_one_place() {
+    fn stacks_that_differ_only_in_library_frames_are_one_place() {
         assert_eq!(told(&[&[1001, 1002, 2, 8], &[1003, 2, 8], &[2, 8]]), [0, 0, 0]);
         assert_eq!(told(&[&[1001, 2, 8], &[1001, 4, 8], &[1001, 2, 6]]), [0, 1, 2]);
         // A callback of the program that the library calls. The library's outer frames are not at the inner end.
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn without_names_or_lines_addresses_count() {
+    fn frames_without_names_or_lines_are_compared_by_address() {
         assert_eq!(told(&[&[3001, 3008], &[3002, 3008], &[3001, 3008]]), [0, 1, 0]);
         assert_eq!(
             told(&[&[1001, 2002, 8], &[1002, 2002, 8], &[1001, 2003, 8]]),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stack_that_shows_most_stands_for_a_place() {
+    fn the_stack_with_the_most_program_frames_represents_its_place() {
         let program: Vec<usize> = (1..=FRAMES).map(|n| 2 * n).collect();
         let (short, long) = (Stack::new(&cut(3, &program)), Stack::new(&cut(9, &program)));
         let places = Places::by([&long, &short], &frame);

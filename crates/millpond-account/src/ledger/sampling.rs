@@ -95,8 +95,8 @@ fn with_dice<R>(throw: impl FnOnce(&mut Sampler) -> R) -> R {
     answer
 }
 
-/// Shows for most addresses with one load that they are not in the account. It counts entries by hash. A count that has
-/// reached its maximum stays there. Successive accounts may share one filter.
+/// A filter of addresses. For most addresses that are not in the account, one load shows that they are not. The filter
+/// counts entries by hash. A count that has reached its maximum stays there. Successive accounts may share one filter.
 ///
 /// A free happens after its allocation, so it sees the count that the allocation raised.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ impl Filter {
         self.0.as_ref().map_or(0, Arc::strong_count)
     }
 
-    /// Removes all entries. The caller is the only owner.
+    /// Removes all entries. The caller must be the only owner.
     pub fn renew(&self) {
         // The caller found by a relaxed load that it is the only owner. The fence orders the last changes by other
         // threads before the stores below.
@@ -138,7 +138,7 @@ impl Filter {
         self.0.as_ref()?.get(place as usize)
     }
 
-    /// Returns false if the address was not added.
+    /// Returns false if the address is certainly not in the account.
     #[inline]
     pub fn may_hold(&self, address: usize) -> bool {
         self.count(address)

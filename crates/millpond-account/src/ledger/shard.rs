@@ -29,7 +29,7 @@ pub(super) struct Past {
 #[derive(Debug)]
 pub(super) enum Removal {
     Done(Record),
-    /// The block is in the account and differs from what the caller says.
+    /// The block is in the account, and the caller's size or alignment is wrong.
     Differs(Record),
     /// The block was freed recently.
     Past(Past),
@@ -40,7 +40,7 @@ pub(super) enum Removal {
 pub(super) struct Shard {
     live: HashTable<(usize, Record)>,
     tags: HashTable<(Tag, Sums)>,
-    /// The last freed blocks. Once it is full, `next` is the index of the oldest. It never grows.
+    /// The last freed blocks. When it is full, `next` is the index of the oldest. It never grows.
     past: Vec<Past>,
     next: usize,
 }
@@ -69,7 +69,7 @@ impl Shard {
 
     /// Records a block. Returns false if memory is short.
     pub(super) fn insert(shard: &Ranked<Self>, hash: u64, address: usize, record: Record) -> bool {
-        // Other threads may use the space that was made, but not indefinitely.
+        // Other threads may take the new space first. Then this tries again.
         loop {
             let mut this = lock(shard);
             let (live, tags) = (has_room(&this.live), has_room(&this.tags));
@@ -122,7 +122,7 @@ impl Shard {
         }
     }
 
-    /// Removes a block if it matches what the caller says.
+    /// Removes a block if the caller's size and alignment are correct.
     pub(super) fn remove(
         &mut self,
         hash: u64,

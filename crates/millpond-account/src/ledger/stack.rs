@@ -86,7 +86,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// Paths of functions between the program and its blocks, besides those of [`PACKAGES`].
+/// Prefixes of functions between the program and its blocks, in addition to those of [`PACKAGES`].
 const INNER: [&str; 5] = ["alloc::", "core::", "std::", "__r", "_R"];
 /// The packages of these functions. They also identify inlined functions, which have no path if the program was built with
 /// line tables only.

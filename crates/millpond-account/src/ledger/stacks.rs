@@ -181,7 +181,7 @@ fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
 
 #[cfg(target_os = "linux")]
 fn walk(into: &mut Addresses) {
-    // The walk may allocate. Such allocations are not recorded.
+    // The walk may allocate. These allocations are not recorded.
     let _quiet = millpond_os::reentrancy::quiet();
     millpond_os::walk(FRAMES, |address| {
         if let Some(place) = into.all.get_mut(into.len) {

@@ -157,7 +157,7 @@ fn a_sample_estimates_the_whole() {
 }
 
 #[test]
-fn dice_fall_as_often_as_gaps_end() {
+fn single_decisions_have_the_expected_probability() {
     let rolls = 100_000u32;
     let picked = (0..rolls).filter(|_| sampling::dice(20)).count() as f64;
     // 5000 are expected, with a standard deviation of 69. The seed is not fixed, so the test allows seven deviations.
@@ -172,7 +172,7 @@ fn dice_fall_as_often_as_gaps_end() {
 }
 
 #[test]
-fn a_double_free_names_who_freed_first() {
+fn a_double_free_reports_the_first_free() {
     let ledger = Ledger::builder(Tracking::All).complete(true).times(true).build();
     {
         let _scope = crate::tag("allocator");
@@ -236,7 +236,7 @@ fn freed_blocks_are_remembered_in_order() {
 }
 
 #[test]
-fn the_latest_free_of_an_address_counts_wherever_the_ring_is() {
+fn the_latest_free_of_an_address_is_found_at_any_position_of_the_ring() {
     for (before, size) in (0..8).flat_map(|before| (2..5).map(move |size| (before, size))) {
         let past = shard::Shard::new(size);
         let shard = Ranked::new(Rank::Shard, past);
@@ -266,7 +266,7 @@ fn the_latest_free_of_an_address_counts_wherever_the_ring_is() {
 }
 
 #[test]
-fn nonsense_is_counted_and_taken_back() {
+fn overflowing_sums_are_correct_again_after_the_frees() {
     let ledger = Ledger::builder(Tracking::All).remember_freed(usize::MAX).build();
     for address in [64, 128] {
         let info = BlockInfo {
@@ -292,7 +292,7 @@ fn nonsense_is_counted_and_taken_back() {
 }
 
 #[test]
-fn a_wrong_size_or_alignment_leaves_the_block_where_it_is() {
+fn a_free_with_a_wrong_size_or_alignment_keeps_the_block() {
     let ledger = Ledger::builder(Tracking::All).complete(true).build();
     enter(&ledger, 0x1000, 100);
     let error = ledger.remove(0x1000, Some((50, 64))).unwrap_err();
@@ -334,7 +334,7 @@ fn a_wrong_size_or_alignment_leaves_the_block_where_it_is() {
 }
 
 #[test]
-fn an_account_that_began_late_lets_what_is_older_pass() {
+fn an_incomplete_account_accepts_frees_of_unknown_blocks() {
     let ledger = Ledger::new(Tracking::All);
     assert_eq!(ledger.remove(0x1000, Some((1, 1))).unwrap(), None);
     // A sample is never complete.
@@ -351,7 +351,7 @@ fn an_account_that_began_late_lets_what_is_older_pass() {
 }
 
 #[test]
-fn a_mark_tells_a_scopes_own_blocks() {
+fn a_mark_selects_later_blocks_of_all_threads_or_of_one() {
     let ledger = Ledger::new(Tracking::All);
     enter(&ledger, 64, 64);
     let mark = ledger.mark();
@@ -367,7 +367,7 @@ fn a_mark_tells_a_scopes_own_blocks() {
 }
 
 #[test]
-fn at_rest_nobody_enters_anything() {
+fn no_block_is_recorded_while_all_locks_are_held() {
     let ledger = Ledger::new(Tracking::All);
     take_all_of_a_kind(true);
     let rest = ledger.rest();
@@ -382,7 +382,7 @@ fn at_rest_nobody_enters_anything() {
 }
 
 #[test]
-fn a_report_reads_well() {
+fn a_leak_report_has_the_expected_text() {
     let ledger = Ledger::builder(Tracking::All).times(true).build();
     let stack = ledger.stacks.made(&[1, 2, 3]);
     assert_eq!(stack, ledger.stacks.made(&[1, 2, 3]), "kept once");
@@ -443,7 +443,7 @@ fn a_report_reads_well() {
 
 /// With line tables only, the names of inlined functions have no path.
 #[test]
-fn frames_without_a_path_are_told_by_their_files() {
+fn frames_without_a_path_are_classified_by_their_files() {
     let names = [
         (
             "trace",
@@ -484,7 +484,7 @@ fn frames_without_a_path_are_told_by_their_files() {
 }
 
 #[test]
-fn a_long_report_is_summed_up() {
+fn a_long_report_lists_the_largest_groups_and_sums_the_rest() {
     let ledger = Ledger::new(Tracking::All);
     for n in 0..12 {
         let _scope = crate::tag(&format!("place {n:02}"));
@@ -515,7 +515,7 @@ fn a_long_report_is_summed_up() {
 }
 
 #[test]
-fn stacks_are_kept_once_however_many_threads_find_them() {
+fn a_stack_found_by_several_threads_is_stored_once() {
     let ledger = Arc::new(Ledger::new(Tracking::All));
     let stacks: Vec<[usize; 3]> = (1..2000).map(|n| [n, n * 7, 3]).collect();
     let ids: Vec<Vec<_>> = std::thread::scope(|scope| {

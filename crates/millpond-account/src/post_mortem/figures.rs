@@ -54,7 +54,7 @@ impl BudgetFigures {
     }
 }
 
-/// The memory of pools besides their live blocks.
+/// The memory of pools that no live block uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceFigures {
@@ -77,7 +77,7 @@ impl fmt::Display for SpaceFigures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
-    /// Only the bytes over the limit are known. The blocks are not known, or they would be more than 32.
+    /// Only the bytes over the limit are known. The blocks are unknown, or more than 32 would have to be freed.
     Need,
     /// The smallest block that suffices alone.
     OneBlock,

@@ -36,8 +36,8 @@ impl Heaviest {
         }
     }
 
-    /// Returns the smallest single block that suffices. Otherwise returns the largest blocks until the rest is covered,
-    /// where the last one is the smallest kept block that covers it. No set with fewer blocks suffices.
+    /// Returns the smallest single block that suffices. Otherwise returns the largest blocks until the rest is covered.
+    /// The last one is the smallest kept block that covers it. No set with fewer blocks suffices.
     pub(super) fn least(&self) -> Option<Least> {
         if self.need == 0 {
             return None;

@@ -63,7 +63,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// Returns the original text.
+    /// Returns the stored text. Control characters are not replaced.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.bytes.get(..self.len).unwrap_or_default()).unwrap_or_default()

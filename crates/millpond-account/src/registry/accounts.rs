@@ -1,4 +1,4 @@
-//! Accounts of live blocks that pools keep only while somebody counts.
+//! Accounts of live blocks that pools keep only while there is a [`Watching`].
 
 use super::{LivePool, live_pools};
 use crate::ledger::Ledger;
@@ -77,7 +77,7 @@ pub fn begin_account(pool: &dyn LivePool) {
     });
 }
 
-/// Ends an account that [`begin_account`] began, unless somebody else relies on it.
+/// Ends an account that [`begin_account`] began, unless another user relies on it.
 fn end_passing_account(pool: &dyn LivePool) {
     let is_passing = |ledger: Option<&Arc<Ledger>>| ledger.is_some_and(|ledger| ledger.is_passing());
     if is_passing(pool.account().as_ref()) {
@@ -91,7 +91,8 @@ fn end_passing_account(pool: &dyn LivePool) {
     }
 }
 
-/// Returns the names of those of these pools, or of all pools, that keep an account of only some blocks.
+/// Returns the names of the pools that keep an account of only some blocks. Considers the given pools, or all pools if
+/// the list is empty.
 pub fn sampled(pools: &[u64]) -> Vec<String> {
     let mut names = Vec::new();
     for pool in live_pools() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   live     counts
-//!   ended    counts no more, and shows the way to the scope around it as long as blocks of it are live
+//!   ended    counts no more, and links to the enclosing scope while blocks of it are live
 //! ```
 //!
 //! A scope that has ended is removed when no live block needs it as a link to the enclosing scope, together with the
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// The maximum number of scopes at one time. The first place belongs to the profiler.
 const MOST: usize = 1024;
 
-/// Invariant: it is at the place that is its number modulo [`MOST`], and `blocks` are live that were allocated in it or
+/// Invariant: its index is its number modulo [`MOST`], and `blocks` counts the live blocks that were allocated in it or
 /// in a scope inside it.
 struct Scope {
     number: u32,

@@ -55,7 +55,7 @@ pub struct Figures {
     pub peak: Held,
     /// All blocks that were ever allocated.
     pub total: Held,
-    /// The number of blocks that were freed within the scope.
+    /// The number of blocks that were freed as the next operation of the allocating thread.
     pub temporary: u64,
 }
 
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_stay_exact_where_there_is_no_room_for_sites() {
+    fn sums_stay_exact_when_the_space_for_sites_is_full() {
         let account = Arc::new(Ledger::new(Tracking::All));
         let others: Vec<Arc<Ledger>> = (0..2 * ACCOUNTS)
             .map(|_| Arc::new(Ledger::new(Tracking::All)))

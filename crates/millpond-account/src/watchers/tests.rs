@@ -45,7 +45,7 @@ fn recorder(seen: &Seen) -> impl Subscriber + 'static {
 }
 
 #[test]
-fn events_carry_what_the_pool_and_the_thread_say() {
+fn events_contain_the_data_of_the_pool_and_the_thread() {
     let pool = Held::new();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = Arc::clone(&seen);
@@ -82,7 +82,7 @@ fn events_carry_what_the_pool_and_the_thread_say() {
 }
 
 #[test]
-fn with_an_account_a_free_says_whose_block_it_was() {
+fn with_an_account_a_free_event_contains_the_record_of_the_block() {
     let pool = Held::new();
     let ledger = Arc::new(Ledger::new(Tracking::All));
     pool.set(pool.now().with_ledger(Some(ledger)));
@@ -113,7 +113,7 @@ fn with_an_account_a_free_says_whose_block_it_was() {
 }
 
 #[test]
-fn events_caused_by_a_subscriber_are_recorded_and_sent_to_none() {
+fn events_caused_by_a_subscriber_are_recorded_but_not_delivered() {
     let pool = Held::new();
     let ledger = Arc::new(Ledger::new(Tracking::All));
     pool.set(pool.now().with_ledger(Some(Arc::clone(&ledger))));
@@ -139,7 +139,7 @@ fn events_caused_by_a_subscriber_are_recorded_and_sent_to_none() {
 }
 
 #[test]
-fn a_subscription_may_end_while_it_is_being_told() {
+fn a_subscriber_may_unsubscribe_during_its_own_call() {
     let pool = Held::new();
     let calls = Arc::new(AtomicUsize::new(0));
     let id = Arc::new(OnceLock::new());
@@ -161,7 +161,7 @@ fn a_subscription_may_end_while_it_is_being_told() {
 }
 
 #[test]
-fn subscriptions_come_and_go_under_threads_that_are_being_told() {
+fn subscriptions_can_change_while_other_threads_report_events() {
     let pool = Held::new();
     let stop = AtomicBool::new(false);
     let always = Arc::new(AtomicU64::new(0));
@@ -230,7 +230,7 @@ fn a_subscriber_that_panics_loses_no_block_and_is_not_called_again() {
 }
 
 #[test]
-fn a_wrong_free_is_told_and_refused() {
+fn a_wrong_free_is_reported_and_refused() {
     #[derive(Default)]
     struct Wrong(Mutex<Vec<String>>);
     impl Subscriber for Wrong {
@@ -271,7 +271,7 @@ fn the_event_filter_follows_from_the_observers() {
 }
 
 #[test]
-fn a_sample_is_entered_by_dice_or_when_it_was_picked_and_events_are_told_of_all() {
+fn sampled_blocks_are_recorded_and_all_events_are_delivered() {
     let ledger = Arc::new(Ledger::new(Tracking::Sampled { one_in: 10 }));
     let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, Device::Host));
     let watchers = watchers.with_ledger(Some(Arc::clone(&ledger)));
@@ -289,7 +289,7 @@ fn a_sample_is_entered_by_dice_or_when_it_was_picked_and_events_are_told_of_all(
 }
 
 #[test]
-fn times_are_taken_where_they_are_wanted() {
+fn times_are_read_only_if_a_subscriber_wants_them() {
     struct Timed(Mutex<Vec<millpond_os::Time>>);
     impl Subscriber for Timed {
         fn event(&self, event: &Event<'_>) {
@@ -375,7 +375,7 @@ mod with_tracing {
     }
 
     #[test]
-    fn events_become_events_of_tracing() {
+    fn events_are_forwarded_to_tracing() {
         let watchers = Watchers::new(PoolLabel::new(5, "host", MemoryKind::Host, Device::Host));
         let (watchers, _) = watchers.with_subscriber(Arc::new(TracingSubscriber::new()));
         let watchers = watchers.with_context(Some(Context::from("step 3")));
@@ -401,7 +401,7 @@ mod with_tracing {
     }
 
     #[test]
-    fn the_span_goes_with_the_event_where_it_is_wanted() {
+    fn events_contain_the_span_only_if_a_subscriber_wants_it() {
         struct Spans(Mutex<Vec<Option<u64>>>);
         impl Subscriber for Spans {
             fn event(&self, event: &Event<'_>) {

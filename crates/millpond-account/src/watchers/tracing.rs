@@ -22,7 +22,7 @@ impl TracingSubscriber {
     }
 }
 
-/// The macro needs the level as a constant.
+/// Emits an event. The macro of `tracing` needs the level as a constant.
 macro_rules! emit {
     ($level:expr, $event:expr) => {
         event!(

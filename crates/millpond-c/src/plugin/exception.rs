@@ -1,6 +1,6 @@
 //! C++ exceptions, by the functions of the process's own C++ library.
 //!
-//! PyTorch's own error of memory that ran out is made by its constructor in `libc10.so`, which is found by its name. The name contains the
+//! PyTorch's own out-of-memory error is created by its constructor in `libc10.so`, which is looked up by its name. The name contains the
 //! types of the arguments, so a constructor with other arguments is not found, and a `std::runtime_error` is thrown instead.
 
 use libloading::os::unix::{Library, RTLD_LAZY, Symbol};
@@ -13,10 +13,10 @@ const TYPE: &str = "_ZTIN3c1016OutOfMemoryErrorE";
 /// `std::__throw_runtime_error(char const*)`.
 const THROW_RUNTIME_ERROR: &str = "_ZSt21__throw_runtime_errorPKc";
 
-/// More than the bytes of the error, which has some strings and vectors.
+/// An upper bound on the size of the error, which has some strings and vectors.
 const ERROR_BYTES: usize = 2048;
 
-/// Opens only libraries that the process has already.
+/// The flag to open only libraries that the process has already loaded.
 const NO_LOAD: i32 = 4;
 
 /// `c10::SourceLocation`.
@@ -65,7 +65,7 @@ impl OutOfMemory {
         let library = library("libc10.so")?;
         // SAFETY: the name contains the types of the arguments.
         let construct = unsafe { library.get(CONSTRUCTOR) }.ok()?;
-        // SAFETY: the symbol is a variable, of which only the address is used.
+        // SAFETY: the symbol is a variable, and only its address is used.
         let type_info = unsafe { library.get::<*mut c_void>(TYPE) }.ok()?.into_raw();
         // SAFETY: this is the type of the function in the C++ interface for exceptions.
         let allocate = unsafe { library.get("__cxa_allocate_exception") }.ok()?;
@@ -125,7 +125,7 @@ pub(super) fn throw_out_of_memory(text: &str) {
     let functions = unsafe { error.cast::<*const Destructor>().read() };
     // SAFETY: the destructor is the first virtual function of an exception.
     let destructor = unsafe { functions.read() };
-    // SAFETY: the exception has this type, and nobody else has it.
+    // SAFETY: the exception has this type, and no other code refers to it.
     unsafe { (found.throw)(error, found.type_info, Some(destructor)) }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn throw_runtime_error(text: &str) {
     let found =
         unsafe { library.get::<unsafe extern "C-unwind" fn(*const c_char) -> !>(THROW_RUNTIME_ERROR) };
     let Ok(throw) = found else { return };
-    // The exception leaves this function, and the library stays.
+    // The library must stay open, because the exception leaves this function.
     std::mem::forget(library);
     // SAFETY: the function copies the text.
     unsafe { throw(text.as_ptr()) }

@@ -1,4 +1,4 @@
-//! The functions by which PyTorch says which requests a private pool serves.
+//! The functions by which PyTorch selects the requests that a private pool serves.
 
 use std::ffi::{c_int, c_void};
 
@@ -18,7 +18,7 @@ type Invoker = unsafe extern "C-unwind" fn(*const Functor, *mut *mut c_void) -> 
 const CLONE: c_int = 2;
 const DESTROY: c_int = 3;
 
-/// A copy of a function, which says whether a private pool serves a stream on this thread.
+/// A copy of a function that returns whether a private pool serves a stream on this thread.
 ///
 /// Invariant: the function is initialised by its manager, and is never moved in memory by its own code, because libstdc++ keeps it in the
 /// heap or copies its bytes. Both may be called from any thread, as PyTorch does with its own copy.
@@ -69,7 +69,7 @@ impl Drop for StreamFilter {
             && let Some(manager) = function.manager
         {
             let functor = &raw mut function.functor;
-            // SAFETY: the manager is that of the function, which nobody uses any more.
+            // SAFETY: the manager is that of the function, which is no longer used.
             unsafe { manager(functor, functor, DESTROY) };
         }
     }

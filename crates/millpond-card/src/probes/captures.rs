@@ -126,7 +126,8 @@ fn during(
         let active = card.capture_status(stream) == "active";
         (code, card.end_capture(stream) == SUCCESS && active)
     })?;
-    // A call that failed left nothing to clean up. If it was to free something, that still exists, so the call is made once more.
+    // A call that failed left nothing to clean up. If the call should have freed something, that still exists, so the call is
+    // made again.
     if code == SUCCESS || kind.call(card, slots) == SUCCESS {
         kind.clean_up(card, slots);
     }

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plane_through_exact_samples_is_found() {
+    fn the_costs_of_exact_samples_are_found() {
         let cost = |handles: f64, pages: f64| (handles, pages, 60.0 + 2.5 * handles + 0.25 * pages);
         let samples = [
             cost(1.0, 256.0),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cost_is_below_zero() {
+    fn no_cost_is_negative() {
         let found = plane(&[(1.0, 1.0, 10.0), (1.0, 100.0, 1.0), (1.0, 1000.0, 0.5)]);
         assert!(found.iter().all(|cost| *cost >= 0.0), "{found:?}");
         assert_eq!(found[2], 0.0);

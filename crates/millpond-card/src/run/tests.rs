@@ -254,7 +254,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn endings_are_read_from_between_the_output() {
+    fn the_results_of_tests_are_found_in_their_output() {
         let text = "running 5 tests\ntest a::b ... ok\ntest c ... skipped: on the emulated driver only\nok\n\
             test d ... some output\nmore\nok\ntest e ... \nthread 'e' panicked at x.rs:1:1:\nno\nFAILED\n\
             test f ... ignored, it takes an hour\ntest h ... \nrunning 1 test\ntest h ... FAILED\nFAILED\n\

@@ -194,7 +194,7 @@ mod unit {
     use super::*;
 
     #[test]
-    fn the_first_setting_that_is_no_estimate_is_taken() {
+    fn the_first_setting_that_is_not_an_estimate_is_used() {
         let told = json!({ "remedies": [
             { "text": "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", "fidelity": "estimate" },
             { "text": "the batch times 0.5", "fidelity": "exact" },

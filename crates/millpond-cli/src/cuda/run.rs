@@ -84,7 +84,7 @@ impl Card {
         self.device.memory().map_err(refused)
     }
 
-    /// Creates a source of the device's memory from which the program may have at most `bytes`. If `given` has streams, they belong to
+    /// Creates a source of the device's memory from which the program may allocate at most `bytes`. If `given` has streams, they belong to
     /// the source from the start, so the source waits for the writes on them.
     fn source(&self, bytes: Option<u64>, given: Option<&Streams>) -> Result<Real<CudaSource>, CudaError> {
         let mut source = CudaSource::new(&self.device, self.memory)?;
@@ -223,7 +223,7 @@ struct AtPeak<'a> {
     card: &'a Card,
     op: usize,
     seen: usize,
-    /// The free bytes by the driver, and the reserved bytes.
+    /// The driver's free bytes, and the reserved bytes.
     found: Option<(u64, u64)>,
 }
 

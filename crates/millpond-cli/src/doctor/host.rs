@@ -215,7 +215,7 @@ Max locked memory         8388608              8388608              bytes
     }
 
     #[test]
-    fn a_system_that_says_nothing_is_unknown_and_no_failure() {
+    fn every_finding_is_unknown_if_the_system_reports_nothing() {
         let nowhere = std::env::temp_dir().join("millpond-doctor-of-nothing");
         let found = findings(&nowhere);
         assert!(

@@ -18,7 +18,7 @@ pub(super) struct Value<'a> {
     duration_ns: u64,
     by: By,
     out_of_memory: &'a [OutOfMemory],
-    /// What the program needs. Present only if the recording can be replayed in seconds.
+    /// The memory that the program needs. Present only if the recording can be replayed in seconds.
     verdict: Option<&'a Verdict>,
     /// Present only if the user asked for one moment.
     at: Option<HeldValue<'a>>,

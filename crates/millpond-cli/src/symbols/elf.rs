@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The most bytes of all sections that are read of one file, decompressed. PyTorch's largest library has half of this.
+/// The most bytes of all sections that are read from one file, decompressed. PyTorch's largest library has half of this.
 const MOST_SECTIONS: u64 = 4 << 30;
 /// The bytes that the sections of any file may have, however small the file is.
 const SHARE: u64 = 64 << 20;
@@ -62,7 +62,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// An open file, of which only the needed parts are read.
+/// An open file. Only the needed parts of it are read.
 pub(super) struct Elf {
     cache: ReadCache<File>,
 }

@@ -122,7 +122,7 @@ fn damaged_files_give_no_names() {
     assert!(symbols.cautions()[0].contains("is not readable"));
     let whole = std::fs::read(&path).expect("it is there");
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
-    // Damages the header, of which every field is used: class, byte order, kind, offsets and sizes of tables. Also cuts the
+    // Damages the header, whose fields are all used: class, byte order, kind, offsets and sizes of tables. Also cuts the
     // file in half.
     for byte in [0, 4, 5, 16, 32, 40, 47, 54, 56, 58, 60, 62, whole.len() / 2] {
         let mut damaged = whole.clone();
@@ -140,7 +140,7 @@ fn damaged_files_give_no_names() {
 
 /// Names in the recording have priority over any file.
 #[test]
-fn recorded_names_hold() {
+fn recorded_names_take_precedence_over_files() {
     let mut definitions = definitions("00", "/nowhere", &[(0x1000, 0x2000, 0)]);
     let row = Row::new(Kind::DefineFrame, 0);
     definitions.note(&row, Some("f\nf.rs\n3"), Some(vec![0x1004]));
@@ -219,7 +219,7 @@ fn is_known(frames: &[Frame]) -> bool {
 /// Linkers choose the difference between address and file offset for each part of a file. lld adds a page to it from part to part. GNU ld
 /// uses none for position-independent programs, and the same one for all parts of other programs.
 #[test]
-fn functions_are_found_whoever_linked_the_program() {
+fn functions_are_found_with_every_linker() {
     let folder = Folder::new("linked");
     let (lld, gnu) = ("-Clink-arg=-fuse-ld=lld", "-Clink-arg=-fuse-ld=bfd");
     let fixed = "-Crelocation-model=static";
@@ -245,7 +245,7 @@ fn functions_are_found_whoever_linked_the_program() {
 
 /// A separate debug file holds the names, but not the offset of the code in the original file.
 #[test]
-fn debug_files_alone_name_functions() {
+fn functions_are_named_from_a_debug_file_alone() {
     let folder = Folder::new("stripped");
     for (name, options) in [("default", &[][..]), ("gnu", &["-Clink-arg=-fuse-ld=bfd"])] {
         let program = folder.0.join(name);

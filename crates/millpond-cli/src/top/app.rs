@@ -65,7 +65,7 @@ pub(crate) struct Watched {
     first: Option<Stats>,
     before: Option<Stats>,
     pub(crate) now: Option<Stats>,
-    /// The time since which it does not answer, and the reason.
+    /// The time since when it has not answered, and the reason.
     pub(crate) gone: Option<(Instant, String)>,
 }
 

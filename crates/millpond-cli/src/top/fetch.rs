@@ -20,7 +20,7 @@ const MOST: usize = 64 << 20;
 /// The reason why there are no statistics.
 #[derive(Debug, Error)]
 pub(crate) enum FetchError {
-    /// Nobody listens on the socket.
+    /// No process listens on the socket.
     #[error("nothing listens there")]
     Nobody,
     /// The socket is not reachable.
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_sends_a_byte_at_a_time_is_given_up() {
+    fn a_server_that_sends_one_byte_at_a_time_times_out() {
         let outcome = asked("slow", |mut client| {
             // Each byte arrives well within the time limit of one read. The loop ends when the client closes the connection.
             while client.write_all(b"H").is_ok() {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_passed_on_only_if_it_is_the_monitors() {
+    fn json_is_returned_only_if_it_comes_from_a_monitor() {
         let answer = |body: &'static str| {
             asked("json", move |mut client| {
                 // Closing a socket with unread bytes resets the connection.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_accepts_nobody_is_given_up() {
+    fn a_process_that_accepts_no_connection_counts_as_silent() {
         let path = std::env::temp_dir().join(format!("millpond-fetch-full-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a socket");
         let mut waiting = Vec::new();

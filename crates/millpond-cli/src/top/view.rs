@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_says_what_there_is() {
+    fn a_frame_shows_all_sections() {
         let text = plain(&app(), 100);
         for part in [
             "trainer",
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn any_size_is_drawn_and_the_first_lines_stay() {
+    fn every_size_can_be_drawn_and_keeps_the_first_lines() {
         let mut app = app();
         for help in [false, true] {
             app.help = help;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_that_is_chosen_is_in_sight_on_a_screen_of_any_height() {
+    fn the_selected_pool_is_visible_at_every_height() {
         let mut app = app();
         let now = app
             .watched
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_control_characters_do_nothing_to_a_terminal() {
+    fn control_characters_in_names_are_not_sent_to_the_terminal() {
         let mut app = app();
         let watched = app.watched.as_mut().expect("it is watched");
         let now = watched.now.as_mut().expect("it was seen");

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_rate_that_falls_is_told_and_one_that_is_low_is_not() {
+    fn a_falling_hit_rate_is_reported_and_a_low_one_is_not() {
         let of = |history: Vec<u64>| {
             let pool = PoolStats {
                 name: "p".to_owned(),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_count_from_when_somebody_looks() {
+    fn refusals_are_counted_since_the_first_statistics() {
         let of = |refusals| {
             stats(PoolStats {
                 name: "p".to_owned(),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_waits_and_losses_are_told() {
+    fn pressure_waits_and_losses_are_reported() {
         let mut now = stats(PoolStats {
             stale: true,
             name: "p".to_owned(),

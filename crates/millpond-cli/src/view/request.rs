@@ -1,4 +1,4 @@
-//! Parses requests, and checks who sends them.
+//! Parses requests, and checks their senders.
 //!
 //! A page of another site can make the user's browser send requests to any port of this machine. Such a request does not
 //! contain the token. It also has another `Host` (after DNS rebinding), or names its origin (`Origin`, `Sec-Fetch-Site`). Each
@@ -29,7 +29,7 @@ pub(super) enum Refusal {
     TooSlow,
     /// The request comes from another site, or has another host name.
     Foreign,
-    /// The method does not read.
+    /// The method is not `GET`.
     Method,
     /// The resource does not exist, or the token is missing.
     NotFound,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_token_gets_what_there_is() {
+    fn requests_with_the_token_are_accepted() {
         let host = "Host: 127.0.0.1:4000";
         for (path, asked) in [
             ("", Asked::Page),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn all_others_are_refused() {
+    fn all_other_requests_are_refused() {
         let host = "Host: 127.0.0.1:4000";
         let page = format!("GET /{TOKEN}/");
         for (line, rest, refusal) in [

@@ -22,7 +22,7 @@ pub(super) enum Thing {
     Stacks,
     /// Findings, steps and missing parts.
     Told,
-    /// What the program needs, in a few sentences.
+    /// The memory that the program needs, in a few sentences.
     Answer,
     /// The memory that the policy with this index would have taken.
     Replay(usize),
@@ -214,7 +214,7 @@ fn length_of(bytes: usize) -> io::Result<[u8; 4]> {
     Ok(bytes.to_le_bytes())
 }
 
-/// Returns 128 random bits from the system as text, which nobody can guess.
+/// Returns 128 random bits from the system as text, which cannot be guessed.
 pub(super) fn token() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

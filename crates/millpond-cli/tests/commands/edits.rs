@@ -163,7 +163,7 @@ fn changes_of_the_program_that_serve_a_refused_request_finish_on_the_device() {
 }
 
 #[test]
-fn edits_are_told_with_what_they_assume_and_refused_in_one_line() {
+fn edits_report_their_assumptions_and_are_refused_in_one_line() {
     let file = training("edits_told");
     let (code, stdout, _) = run(&[
         "replay",

@@ -85,7 +85,7 @@ fn several_reports_become_several_pages() {
 }
 
 #[test]
-fn a_page_replaces_nothing_but_a_page() {
+fn a_page_replaces_only_a_page() {
     let dir = folder("replaced");
     let file = small(&dir, "run.csv");
     let before = std::fs::read(&file).expect("a recording");
@@ -135,7 +135,7 @@ fn the_page_of_a_window_shows_the_window() {
 }
 
 #[test]
-fn recordings_with_like_names_get_pages_of_their_own() {
+fn recordings_with_similar_names_get_separate_pages() {
     let dir = folder("like-names");
     let recordings = dir.join("recordings");
     std::fs::create_dir(&recordings).expect("a folder");

@@ -92,7 +92,7 @@ fn another_backend_of_pytorch_is_warned_about() {
 }
 
 #[test]
-fn policies_that_map_pages_are_left_out_where_none_can_be_mapped() {
+fn policies_that_map_pages_are_left_out_if_the_device_cannot_map_pages() {
     let file = growing(&folder("pageless"));
     let report = json(&["replay", &file, "--json", "--paged", "off", "--all"]);
     let results = report["results"].as_array().expect("results");
@@ -108,7 +108,7 @@ fn policies_that_map_pages_are_left_out_where_none_can_be_mapped() {
 }
 
 #[test]
-fn the_environment_stands_for_settings_that_are_not_given() {
+fn the_environment_replaces_settings_that_are_not_given() {
     let file = small(&folder("environment"), "run.csv");
     let replay = |more: &[&str], conf: &str| {
         let mut args = vec!["replay", file.as_str(), "-p", "millpond,torch-native"];
@@ -149,7 +149,7 @@ fn the_environment_stands_for_settings_that_are_not_given() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn settings_that_only_pools_have_are_checked_and_passed_over() {
+fn settings_that_only_pools_have_are_checked_and_ignored() {
     let file = small(&folder("pool_keys"), "run.csv");
     let replay = |conf: &str| {
         let output = command(&["replay", file.as_str(), "-p", "millpond", "--json"])
@@ -187,7 +187,7 @@ fn settings_that_only_pools_have_are_checked_and_passed_over() {
 }
 
 #[test]
-fn time_passes_where_it_is_said_to() {
+fn the_clock_advances_only_at_the_configured_ticks() {
     let trace = trace("llama8b_fsdp_streams");
     let replay = |more: &[&str]| {
         let mut args = vec!["replay", &trace, "--json", "-p", "millpond", "--conf", "decay:3"];

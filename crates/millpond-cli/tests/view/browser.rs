@@ -54,7 +54,7 @@ fn a_browser_draws_other_policies_and_compares_steps() {
 }
 
 #[test]
-fn a_browser_shows_it_whatever_names_and_numbers_say() {
+fn a_browser_shows_a_page_with_hostile_names_and_numbers() {
     let folder = folder("view-browser");
     let evil = hostile(&folder);
     let served = Served::start(&[&evil, &small(&folder, "small.csv")]);
@@ -90,7 +90,7 @@ fn a_browser_shows_it_whatever_names_and_numbers_say() {
 }
 
 #[test]
-fn a_browser_shows_recordings_of_one_time_on_one_clock() {
+fn a_browser_shows_recordings_of_the_same_time_on_one_clock() {
     let folder = folder("view-browser-clock");
     let [first, second, later] = [0, 2, 8].map(|begins| timed(&folder, begins));
     for (files, begins, peak) in [
@@ -110,7 +110,7 @@ fn a_browser_shows_recordings_of_one_time_on_one_clock() {
 }
 
 #[test]
-fn a_browser_says_what_is_missing() {
+fn a_browser_shows_which_data_is_missing() {
     let folder = folder("view-browser-cut");
     let bytes = std::fs::read(hostile(&folder)).expect("it is there");
     let cut = folder.join("cut.mpr").display().to_string();

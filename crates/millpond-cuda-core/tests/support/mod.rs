@@ -24,17 +24,17 @@ pub(crate) fn expect_no_findings() {
     type Report = unsafe extern "C" fn(*mut c_char, usize) -> u64;
     // SAFETY: the library is a driver that is loaded already.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.expect("it is loaded");
-    // SAFETY: the emulator's function of this name has this signature. A real driver has none.
+    // SAFETY: the emulator's function of this name has this signature. A real driver has no function of this name.
     let Ok(report) = (unsafe { library.get::<Report>(b"millpond_emu_report\0") }) else {
         return;
     };
     let mut text = vec![0u8; 1 << 16];
-    // SAFETY: there is this much room.
+    // SAFETY: the buffer has this length.
     let count = unsafe { report(text.as_mut_ptr().cast(), text.len()) };
     assert_eq!(count, 0, "{}", String::from_utf8_lossy(&text));
 }
 
-/// Waits until something that cuda-core does on a thread of its own has happened.
+/// Waits for an effect of cuda-core's background thread. Panics after 20 seconds.
 pub(crate) fn eventually(what: &str, happened: impl Fn() -> bool) {
     let begun = Instant::now();
     while !happened() {
@@ -43,7 +43,7 @@ pub(crate) fn eventually(what: &str, happened: impl Fn() -> bool) {
     }
 }
 
-/// Begins to capture a stream. The capture forbids no calls of other threads.
+/// Begins to capture a stream. Other threads may make any call during the capture.
 pub(crate) fn begin_capture(stream: &Stream) {
     let mode = sys::CUstreamCaptureMode_enum_CU_STREAM_CAPTURE_MODE_RELAXED;
     stream.context().bind_to_thread().expect("a context");

@@ -51,7 +51,7 @@ unsafe extern "C" fn millpond_emu_register(
             let [gx, gy, gz] = launch.grid;
             let [bx, by, bz] = launch.block;
             let shape = [gx, gy, gz, bx, by, bz];
-            // SAFETY: whoever registered the function is responsible for it. Its arguments live until it returns.
+            // SAFETY: the client that registered the function is responsible for it. Its arguments live until it returns.
             match unsafe { function(data, places.as_ptr(), shape.as_ptr()) } {
                 0 => Ok(()),
                 error => Err(Code(error)),

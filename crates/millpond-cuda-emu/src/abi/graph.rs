@@ -36,8 +36,8 @@ fn instantiate(call: &Call, executable: Out<u64>, graph: u64, flags: u64) -> Ans
     })
 }
 
-/// Writes a list, as far as there is room, and its length. The rest of the room is filled with zeros. Without a place, only the length is
-/// written.
+/// Writes as many elements of a list as fit, and their number. Fills the rest of the room with zeros. If `place` is null, writes only the
+/// length of the list.
 fn list(found: &[u64], place: Out<u64>, count: Out<usize>) -> Answer {
     if place.is_null() {
         return count.set(found.len());
@@ -64,7 +64,7 @@ entries! {
         graph.make(|| Ok(call.driver.state().create_graph()))
     }
     cuGraphDestroy none 10000 Driver (graph: u64) |call| { call.driver.state().destroy_graph(graph) }
-    /// Destroys a node. Nodes that came after it no longer do. The documentation excludes nodes that allocate or free memory.
+    /// Destroys a node. Nodes that came after it no longer depend on it. The documentation excludes nodes that allocate or free memory.
     cuGraphDestroyNode none 10000 Driver (node: u64) |call| { call.driver.state().destroy_node(node) }
     cuGraphAddNode none 12020 Driver (node: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<u8>) |call| {
         // The structure has the type, twelve reserved bytes, and then the structure of the type's own call.
@@ -272,7 +272,7 @@ entries! {
         let stream = if upload { call.stream(p.upload)? } else { 0 };
         p.node = 0;
         let made = instantiate(call, executable, graph, p.flags);
-        // A failure other than those with a code of their own is 1.
+        // Failures without a code of their own are reported as 1.
         p.result = i32::from(made.is_err());
         params.set(p)?;
         made?;

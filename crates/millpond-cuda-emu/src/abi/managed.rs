@@ -36,7 +36,7 @@ fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: u64) -> Answ
     }
     call.driver
         .submit(stream, Action::Prefetch { at, len, place }, call.origin())?;
-    // The attribute tells what was asked for last, whether or not the stream has begun it.
+    // The attribute is the location of the last requested prefetch, whether or not the stream has begun it.
     call.driver.state().memory.note_prefetch(at, len, place)
 }
 

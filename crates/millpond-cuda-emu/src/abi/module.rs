@@ -19,7 +19,7 @@ const BINARIES: [[u8; 4]; 3] = [
     0x4662_43b1_u32.to_le_bytes(),
 ];
 
-/// The code of a module, of which only the names of the kernels are kept.
+/// The image of a module. Only the names of its kernels are stored with the module.
 pub(super) enum Image {
     Text(String),
     Cubin(Vec<String>),

@@ -1,5 +1,5 @@
-//! A few functions of NVIDIA's management library, which name devices, list the processes that use them, and say that they have no NVLink.
-//! The devices are those that the process sees, in its order.
+//! A few functions of NVIDIA's management library, which name devices, report their memory and the processes that use them, and report that
+//! they have no NVLink. The devices are those that the process sees, in its order.
 //!
 //! They return NVML codes. Failures before a function is entered return the driver's codes.
 

@@ -72,7 +72,7 @@ entries! {
         let callback = Callback::Host { function, data };
         call.driver.submit(call.stream(stream)?, Action::Call(callback), call.origin())
     }
-    /// The mode says how a waiting thread learns of the end of the function, which makes no difference here.
+    /// The mode selects how a waiting thread is notified of the end of the function. It makes no difference here.
     cuLaunchHostFunc_v2 ptsz 13010 Driver (
         stream: u64,
         function: Option<unsafe extern "C" fn(usize)>,
@@ -119,8 +119,8 @@ entries! {
         id.offer(number);
         status.set(found)
     }
-    /// Also returns the growing graph, and the nodes that the next one comes after. The list of nodes is the driver's, and stays until the
-    /// thread's next call of this function.
+    /// Also returns the growing graph, and the nodes that the next one comes after. The driver owns the list of nodes, which stays valid
+    /// until the thread's next call of this function.
     cuStreamGetCaptureInfo_v2 ptsz 11030 Driver (
         stream: u64,
         status: Out<i32>,

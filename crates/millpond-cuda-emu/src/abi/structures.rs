@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_lie_as_the_drivers_do() {
+    fn structures_have_the_layout_of_the_driver() {
         same!(Location, sys::CUmemLocation, kind = type_, id = id);
         same!(
             AllocationProp,

@@ -29,15 +29,15 @@ pub(crate) struct Context {
     pub(crate) gone: Clock,
     /// Contexts whose memory this one may access.
     pub(crate) peers: BTreeSet<u64>,
-    /// What a client keeps here, by its key.
+    /// The values that clients have stored here, by their keys.
     pub(crate) storage: BTreeMap<usize, Stored>,
 }
 
-/// What a client keeps in a context.
+/// A value that a client has stored in a context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(crate) value: usize,
-    /// What to call when the context ends.
+    /// The function to call when the context ends.
     pub(crate) ends: Option<EndOfContext>,
 }
 
@@ -118,7 +118,7 @@ impl State {
         Ok(handle)
     }
 
-    /// Removes a context with everything in it, and returns what clients kept there.
+    /// Removes a context with everything in it, and returns the values that clients stored there.
     fn remove_context(&mut self, handle: u64) -> BTreeMap<usize, Stored> {
         if let Ok(context) = self.context(handle)
             && let (true, Some(code)) = (context.primary, context.failed)

@@ -12,7 +12,7 @@ impl Graph {
         roots.map(|node| node.handle).collect()
     }
 
-    /// Returns each pair of nodes of which the first comes before the second.
+    /// Returns the edges as pairs: a node, and a node that comes after it.
     pub(crate) fn edges(&self) -> Vec<(u64, u64)> {
         let before = |node: &Node| {
             let to = node.handle;

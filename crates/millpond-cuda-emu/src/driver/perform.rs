@@ -67,7 +67,7 @@ impl Shared {
                 .state()
                 .memory
                 .resolve(at.checked_add(offset).ok_or(Code::ILLEGAL_ADDRESS)?, len),
-            // SAFETY: whoever queued the work is responsible for the memory, as with the real driver.
+            // SAFETY: the client that queued the work is responsible for the memory, as with the real driver.
             Side::Host(at) => Ok(vec![unsafe { Span::host(at + offset as usize, len as usize) }]),
             // SAFETY: the snapshot is as long as the copy, lives as long as the action, and is only read.
             Side::Snapshot(bytes) => Ok(vec![unsafe {
@@ -92,8 +92,8 @@ impl EndOfContext {
     }
 }
 
-/// Calls a function of the client. After an error of the context, `cuLaunchHostFunc`'s is not called, and `cuStreamAddCallback`'s gets the
-/// error.
+/// Calls a function of the client. After an error of the context, a function of `cuLaunchHostFunc` is not called, and a function of
+/// `cuStreamAddCallback` receives the error.
 fn call(callback: Callback, failed: Option<Code>) {
     match callback {
         Callback::Host { .. } if failed.is_some() => {}

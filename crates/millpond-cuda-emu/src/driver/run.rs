@@ -52,11 +52,11 @@ impl Chooser {
     }
 }
 
-/// The time between two looks at other processes.
+/// The time between two polls of other processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The time without a call after which functions of the client run with seeded streams. A device needs no call to get to them, and the
-/// client may have nothing to do until then.
+/// With seeded streams, the time without a call after which functions of the client run. A device runs them without a further call, and the
+/// client may wait for them.
 const QUIET: Duration = Duration::from_millis(10);
 
 /// A record that other processes may wait for. It is complete when this task is.
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_one_order_and_seeds_give_many() {
+    fn a_seed_determines_one_order_and_different_seeds_give_many() {
         let order = |seed| {
             let mut chooser = Chooser::new(seed);
             let mut ready: Vec<(u64, u64)> = (0..12).map(|task| (task, task % 3)).collect();

@@ -275,8 +275,8 @@ impl State {
         }
     }
 
-    /// Forgets a destroyed stream whose work the host knows to be complete. So many short-lived streams leave only their
-    /// numbers behind.
+    /// Forgets a destroyed stream whose work the host knows to be complete. Many short-lived streams therefore leave only
+    /// their numbers behind.
     fn retire(&mut self, handle: u64) {
         self.strict.forget(handle);
         self.retired.insert(handle);

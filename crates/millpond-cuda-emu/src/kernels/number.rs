@@ -4,7 +4,7 @@ use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
 use half::{bf16, f16};
 
-/// An element type of which matrix products are computed.
+/// An element type of matrix products.
 pub(super) trait Factor: Copy + Send + Sync + 'static {
     /// Its name in the names of entries.
     const NAME: &'static str;

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_ptx_is_refused() {
+    fn a_text_that_is_not_ptx_is_refused() {
         for (text, code) in [
             ("nothing", Code::INVALID_IMAGE),
             ("", Code::INVALID_IMAGE),

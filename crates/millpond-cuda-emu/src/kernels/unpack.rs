@@ -7,7 +7,7 @@ use crate::error::{Answer, Code};
 const BLOCK: usize = 8192;
 const HEADER: usize = 16;
 
-/// A launch: it unpacks `size` bytes at `packed` to `len` bytes at `to`. If they are damaged, the word at `damaged` becomes 1.
+/// A launch: it unpacks `size` bytes at `packed` to `len` bytes at `to`. If the data is damaged, the word at `damaged` becomes 1.
 struct Unpack {
     to: u64,
     len: u64,
@@ -48,7 +48,7 @@ impl Unpack {
         if is_whole {
             return call.memory.write(self.to, &to);
         }
-        // A program that does not ask would compute with garbage.
+        // Without a word for the report, the program would compute with garbage.
         Code::LAUNCH_FAILED.when(self.damaged == 0)?;
         call.memory.write(self.damaged, &1_u32.to_ne_bytes())
     }
@@ -154,7 +154,7 @@ fn take_codes<'a>(from: &mut &'a [u8], len: usize, width: u8) -> Option<&'a [u8]
     take(from, (len * usize::from(width)).div_ceil(8))
 }
 
-/// Returns the bytes of codes. Each code that marks an exception takes the next of `outside`, of which none may be left.
+/// Returns the bytes of codes. Each code that marks an exception takes the next byte of `outside`, which must be used up.
 fn decode(codes: &[u8], len: usize, base: u8, width: u8, outside: &[u8]) -> Option<Vec<u8>> {
     let top = ((1_u16 << width) - 1) as u8;
     let mut exceptions = outside.iter();

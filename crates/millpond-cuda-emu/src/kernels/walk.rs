@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_the_strides() {
+    fn positions_follow_the_strides() {
         let walk = Walk::read(&params(6, 2, &[2, 3], [&[1, 2], &[10, 1], &[0, 4]]), 0).unwrap();
         let mut all = Vec::new();
         walk.each(|places| all.push(places));

@@ -175,7 +175,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_handle_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn a_handle_survives_a_round_trip_and_other_bytes_are_refused() {
         let file = written(BLOCK, b"abc").unwrap();
         let handle = Handle::new(file.as_fd(), nonce().unwrap());
         let raw = handle.to_raw();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_does_not_live() {
+    fn a_process_that_has_ended_is_not_alive() {
         let own = Process::own().unwrap();
         assert!(own.lives());
         assert!(

@@ -190,7 +190,7 @@ mod tests {
     const NEVER: fn(&Pending) -> bool = |_| false;
 
     #[test]
-    fn blocks_are_split_merged_and_chunks_known_empty() {
+    fn blocks_are_split_and_merged_and_empty_chunks_are_found() {
         let mut heap = Heap::default();
         heap.add_chunk(0, 4096);
         heap.add_chunk(4096, 4096);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn pending_blocks_go_to_those_who_may_use_them() {
+    fn pending_blocks_are_reused_only_by_permitted_requests() {
         let mut heap = Heap::default();
         heap.add_chunk(0, 2048);
         let (at, _) = heap.take(2048, NEVER).unwrap();

@@ -6,7 +6,7 @@ use crate::access::Origin;
 use crate::error::{Answer, Code};
 
 impl Memory {
-    /// The device is that of the current context, which clients can ask for.
+    /// Allocates pinned host memory. `device` is the device of the current context, which clients can query.
     pub(crate) fn host_allocate(
         &mut self,
         device: u32,

@@ -349,7 +349,7 @@ mod tests {
 
     /// A store is unmapped only when the last work is complete, and it can be found until then.
     #[test]
-    fn stores_stay_while_somebody_is_at_work() {
+    fn stores_stay_mapped_while_work_is_running() {
         let mut memory = Memory::new(&Options::default()).unwrap();
         let store = Store::new(foreign::DEVICE, GRANULE).unwrap();
         let again = store.file().try_clone_to_owned().unwrap();

@@ -26,9 +26,9 @@ pub(crate) struct Page {
     pub(crate) copies: u64,
     pub(crate) read_mostly: bool,
     pub(crate) preferred: i32,
-    /// The location of the last prefetch that was asked for.
+    /// The location of the last requested prefetch.
     pub(crate) prefetched: i32,
-    /// The devices of the advice, as bits. Bit 63 is the host.
+    /// The devices in the accessed-by advice, as bits. Bit 63 is the host.
     pub(crate) accessed_by: u64,
 }
 
@@ -169,7 +169,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Notes a place as the last one for which a prefetch was asked.
+    /// Records a place as the location of the last requested prefetch.
     pub(crate) fn note_prefetch(&mut self, at: u64, len: u64, place: i32) -> Answer {
         for page in self.managed_pages(at, len)? {
             page.prefetched = place;

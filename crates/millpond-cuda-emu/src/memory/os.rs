@@ -23,7 +23,7 @@ const CLOSED: ProtFlags = ProtFlags::empty();
 const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Addresses that belong to the emulator. Invariant: from `reserve` until drop, `base..base + len` is one mapping of the
-/// emulator, of which pieces may be remapped. Nothing else in the process lies there.
+/// emulator, and pieces of it may be remapped. Nothing else in the process lies there.
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: usize,
@@ -125,8 +125,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Creates zeroed memory. Other processes identify it by its name. Nobody can change its length, so that its pages stay valid as
-    /// long as a mapping exists.
+    /// Creates zeroed memory. Other processes identify it by its name. Its length cannot be changed, so that its pages stay valid as long
+    /// as a mapping exists.
     pub(crate) fn new(name: &str, len: u64) -> Result<Self, Errno> {
         let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len)?;

@@ -11,13 +11,13 @@ use crate::error::{Answer, Code};
 /// The amount that a pool allocates from its device at once, if that much is free.
 const CHUNK: u64 = 32 << 20;
 
-/// Where the memory of a pool is.
+/// The location of the memory of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Device(u32),
     /// Pinned memory of the host, which all devices may access.
     Host,
-    /// Managed memory, which all may access.
+    /// Managed memory, which the host and all devices may access.
     Managed,
 }
 
@@ -217,7 +217,7 @@ impl Memory {
             let internal = pool.internal;
             found = match grown {
                 Ok(()) => pool.heap.take(len, usable),
-                // A block that another stream still holds also serves, if this stream waits for it.
+                // A block that is still pending on another stream can be used if this stream waits for it.
                 Err(_) if internal => pool.heap.take(len, |_| true),
                 Err(_) => None,
             };
@@ -323,7 +323,7 @@ impl Memory {
             return Ok(pool);
         }
         let pool = self.create_pool(Place::Device(device), 0)?;
-        // Nobody can destroy this pool, and it keeps its memory until it is trimmed.
+        // Clients cannot destroy this pool, and it keeps its memory until it is trimmed.
         let made = self.pool_mut(pool)?;
         made.default = true;
         made.graphs = true;

@@ -248,7 +248,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn virtual_memory_answers_as_the_model(calls in prop::collection::vec(call(), 1..60)) {
+    fn virtual_memory_behaves_like_the_model(calls in prop::collection::vec(call(), 1..60)) {
         run(&calls);
     }
 

@@ -13,9 +13,9 @@ use std::sync::Arc;
 pub(crate) enum Side {
     /// An address that CUDA knows: device, managed, pinned or registered memory.
     Known(u64),
-    /// Host memory that CUDA does not know. Whoever queued the work is responsible for it.
+    /// Host memory that CUDA does not know. The client that queued the work is responsible for it.
     Host(usize),
-    /// The content that such memory had at the call.
+    /// The contents of host memory at the time of the call.
     Snapshot(Arc<Vec<u8>>),
 }
 

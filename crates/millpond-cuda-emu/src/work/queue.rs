@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_ready_when_what_it_waits_for_is_done() {
+    fn work_is_ready_when_its_dependencies_are_complete() {
         let mut queue = Queue::default();
         let work = Work {
             stream: 1,

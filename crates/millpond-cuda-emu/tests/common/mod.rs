@@ -25,8 +25,8 @@ macro_rules! ok {
     };
 }
 
-/// Returns whether the tests run on the machine's driver, to find out whether it behaves as they expect of the emulated one.
-/// `cargo xtask card` runs them so.
+/// Returns whether the tests run on the machine's own driver, as with `cargo xtask card`. They then check that it behaves
+/// like the emulated driver.
 pub(crate) fn is_real() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "real")
 }
@@ -58,7 +58,7 @@ pub(crate) fn load() -> &'static libloading::os::unix::Library {
 
 const CHILD: &str = "MILLPOND_EMU_TEST";
 
-/// Returns whether a real driver with one device is as an option of the emulated driver says. It may be newer.
+/// Returns whether an option of the emulated driver holds for a real driver with one device. The real driver may be newer.
 fn holds(option: &str) -> bool {
     match option.split_once(':') {
         None => option.is_empty(),
@@ -75,7 +75,7 @@ fn holds(option: &str) -> bool {
 }
 
 /// Runs a test's body in a process with these options. `name` is the name of the test. A real driver has no options, so it runs the body
-/// only if it is as they say.
+/// only if all of them hold for it.
 pub(crate) fn with_options(name: &str, options: &str, body: impl FnOnce()) {
     if is_real() {
         load();

@@ -27,7 +27,7 @@ impl OpenDevice for CudaDevice {
         Some((free, total))
     }
 
-    /// Asks NVIDIA's management library, which stays loaded once it could be loaded.
+    /// Queries NVIDIA's management library, which stays loaded after the first successful load.
     fn processes(&self) -> Option<Vec<(u32, Option<u64>)>> {
         static LIBRARY: OnceLock<ManagementLibrary> = OnceLock::new();
         let bus = self.pci_bus().ok()?;

@@ -119,8 +119,8 @@ impl DevicePoolBuilder {
         self
     }
 
-    /// Sets who else may use the memory: kernels on other devices, other processes, or network cards. The default is nobody,
-    /// because memory that is mapped by pages must be created for sharing.
+    /// Sets how the memory is shared: with kernels on other devices, with other processes, or with network cards. By default it is not
+    /// shared, because memory that is mapped by pages must be created for sharing.
     #[must_use]
     pub fn sharing(mut self, sharing: CudaSharing) -> Self {
         self.sharing = sharing;
@@ -133,9 +133,9 @@ impl DevicePoolBuilder {
     /// pages.
     ///
     /// # Safety
-    /// While this pool serves a request or compacts, no other thread submits work that uses the pool's memory, and nobody
-    /// captures a stream of the device. A copy of this library that is not complete counts as such work. No other device
-    /// reaches the memory by its physical addresses, as a network card with a registration does.
+    /// While this pool serves a request or compacts, no other thread may submit work that uses the pool's memory, and no stream of the
+    /// device may be captured. A copy by this library that is not complete counts as work. No other device may access the memory by its
+    /// physical addresses, as a network card with a registration does.
     #[must_use]
     pub unsafe fn allow_relocation(mut self) -> Self {
         self.relocates = true;
@@ -152,8 +152,8 @@ impl DevicePoolBuilder {
         self
     }
 
-    /// Sets the defaults of a pool that is the memory of another library, for settings that neither the text nor the environment sets. It
-    /// may reserve the whole device, and tracks its blocks, which often live until the end of the program, without stacks.
+    /// Sets the defaults of a pool that provides the memory of another library, for settings that neither the text nor the environment
+    /// sets. It may reserve the whole device, and tracks its blocks, which often live until the end of the program, without stacks.
     #[doc(hidden)]
     #[must_use]
     pub fn of_a_library(mut self) -> Self {
@@ -173,8 +173,8 @@ impl DevicePoolBuilder {
     /// Builds the pool.
     ///
     /// # Errors
-    /// Returns an error if a setting is invalid, if the driver does not support what is asked for, or if the memory that the pool must hold
-    /// from the start cannot be allocated.
+    /// Returns an error if a setting is invalid, if the driver does not support a requested feature, or if the memory that the pool must
+    /// hold from the start cannot be allocated.
     pub fn build(self, device: &CudaDevice) -> Result<DevicePool, DevicePoolError> {
         let (mut conf, millpond) = self.settings.read(DevicePoolError::Environment)?;
         millpond.retain.check()?;

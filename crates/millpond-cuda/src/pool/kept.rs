@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_keeps_nothing_is_passed_through() {
+    fn calls_are_forwarded_if_no_memory_is_retained() {
         let mut source = Kept::new(Simulated::new().with_capacity(Some(1 << 30)), false);
         assert!(source.is_paged());
         let segment = source.take(4096).expect("memory");

@@ -121,8 +121,8 @@ impl LivePool for DevicePool {
         });
     }
 
-    /// Lists the blocks that callers hold, and those that wait for a stream, under the pool's lock. The stream is 0, because the placement
-    /// does not know it.
+    /// Lists the blocks that callers hold, and those that wait for a stream, under the pool's lock. The stream is 0, because the layout
+    /// does not contain it.
     fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
         let told = self.0.with_core(|core| {
             let returned = &core.returned;

@@ -1,9 +1,9 @@
 //! The pool as seen by the background thread that gives memory back.
 //!
-//! Memory is given back to the device only after the device has been waited for, under the pool's lock. Background work must not make
-//! others pay for that wait. Memory is therefore given back only at a tick at which no stream that pools of the device know has work, and
-//! no capture is in progress. Other ticks do not count. Ticks at which another thread holds the pool do not count either, because that
-//! thread may be waiting for the device. The driver is not called while no memory can have been idle for long enough.
+//! Before a pool gives memory back, it waits for the device under its lock. Background work must not delay other threads with this wait. A
+//! pool therefore gives memory back only at a tick at which no capture is in progress and no stream that the device's pools know has work.
+//! Other ticks do not count. Ticks at which another thread holds the pool's lock do not count either, because that thread may be waiting
+//! for the device. The driver is not called while no memory can have been idle for long enough.
 
 use super::shared::{Shared, lock, pools_of};
 use super::state::Core;
@@ -42,7 +42,7 @@ impl Maintained for MaintainedPool {
         // The check runs under the lock, because the settings may change at the same time.
         let may_give_back = pool.try_peek(|core| {
             let may = pool.may_give_back(core);
-            // If blocks wait for streams, the engine would ask the driver for their progress.
+            // If blocks wait for streams, a tick would make the engine query the driver for their progress.
             if !may && core.awaits_nothing() {
                 core.pass_tick();
             }
@@ -72,7 +72,7 @@ impl Maintained for MaintainedPool {
 }
 
 impl Core {
-    /// Counts a tick for the policy, which may give back memory that was idle for long.
+    /// Counts a tick for the policy, which may give back memory that was idle for a long time.
     pub(super) fn pass_tick(&mut self) {
         self.ticks += 1;
         self.memory.mark(Mark::Ticks(1));

@@ -15,9 +15,9 @@ use std::sync::Mutex;
 
 /// The raw blocks of a pool that callers hold.
 pub(super) struct RawBlocks {
-    /// What is known of each block, so that a wrong free is recognised.
+    /// The record of each block, by which a wrong free is detected.
     ledger: Ledger,
-    /// The pool of each block, which is a graph's if it was allocated in a capture.
+    /// Each block by its address, and its pool. The pool is a graph's if the block was allocated in a capture.
     held: Mutex<BTreeMap<u64, (DevicePool, Held)>>,
 }
 
@@ -65,7 +65,7 @@ impl DevicePool {
             return Err(AllocError::UNCOUNTABLE);
         };
         let address = held.block.address();
-        // SAFETY: the block has these bytes, and nobody else knows it.
+        // SAFETY: the block has these bytes, and no other code uses it.
         let whole = unsafe { Span::new(address, size, stream) };
         if self.clears()
             && let Err(error) = whole.fill_zero()
@@ -91,8 +91,8 @@ impl DevicePool {
     /// Frees a raw block by its address alone. The block is available at once to later work on its stream.
     ///
     /// # Safety
-    /// No work that is queued later uses the block, and no work on another stream than the block's uses it now. The pool checks that the
-    /// address is that of a block.
+    /// Work that is queued later must not use the block, and work on a stream other than the block's must not use it now. The pool checks
+    /// that the address is that of a block.
     ///
     /// # Errors
     /// Returns an error if the address is not that of a live raw block of this pool. In that case nothing is changed.

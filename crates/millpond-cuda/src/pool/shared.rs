@@ -304,7 +304,7 @@ impl Shared {
         }
     }
 
-    /// Requests a block, and does what is possible if memory is short.
+    /// Requests a block. If memory is short, this trims other pools, and waits until the deadline.
     #[inline(always)]
     fn place(&self, bytes: u64, stream: &CudaStream, until: Option<Instant>) -> Result<Block, AllocError> {
         match self.ask(bytes, stream) {
@@ -313,7 +313,7 @@ impl Shared {
         }
     }
 
-    /// Trims other pools of the device and tries again, and then waits for returned blocks until the deadline, if there is one.
+    /// Trims other pools and retries. If there is a deadline, this then waits for returned blocks and retries until the deadline.
     #[cold]
     fn place_in_shortage(
         &self,
@@ -398,8 +398,8 @@ impl Shared {
         outcome.map_err(|why| self.refusal(shortage.unwrap_or(why), refusal, bytes))
     }
 
-    /// Returns the reason why no block can be handed out. A capture ends, so the memory that it holds back is only short for a while, and a
-    /// request may wait for it. A lost device stays unusable.
+    /// Returns the error for a request while no block can be handed out. A capture ends eventually, so its error is a shortage of memory,
+    /// for which a request may wait. A lost device stays unusable.
     fn unusable(&self, error: CudaError, bytes: u64) -> AllocError {
         match error {
             CudaError::Captured => {
@@ -519,8 +519,8 @@ impl Shared {
 }
 
 impl DevicePool {
-    /// Allocates a block for a stream and notifies the watchers. For 0 bytes no block is allocated. Also returns the pool to
-    /// which the block is returned: while the stream is captured, the graph's pool serves it.
+    /// Allocates a block for a stream and notifies the watchers. For 0 bytes no block is allocated. Also returns the pool to which the
+    /// block is returned. This is the graph's pool while the stream is captured.
     pub(crate) fn allocate(
         &self,
         bytes: usize,
@@ -580,7 +580,8 @@ impl Drop for Shared {
             std::mem::forget(lock(&self.core).take());
             return;
         }
-        // The source learns of the streams that use the last returned blocks, because it waits for its streams before it gives memory back.
+        // The streams that use the last returned blocks are registered with the source, because it waits for its streams before it gives
+        // memory back.
         let Ok(mut core) = self.core() else { return };
         for used in std::mem::take(&mut core.returned).iter().flat_map(Returned::uses) {
             core.source().number_of(used);

@@ -19,7 +19,8 @@ pub(super) struct Core {
     pub(super) memory: Memory,
     /// The blocks that callers have requested and hold. The engine's own account also counts blocks of the pool itself.
     pub(super) account: Stats,
-    /// Returned blocks that the engine has not freed yet. The driver must not be called in every place where a buffer may be dropped.
+    /// Returned blocks that the engine has not freed yet. Freeing them may call the driver, which is not allowed everywhere that a buffer
+    /// is dropped.
     pub(super) returned: Vec<Returned>,
     /// The number of ticks so far.
     pub(super) ticks: u64,
@@ -89,9 +90,9 @@ impl Core {
         self.returned = returned;
     }
 
-    /// Takes the blocks that captured streams use out of the list of returned blocks and returns them, because the progress of a captured
-    /// stream cannot be queried. A graph's memory is available at once to the stream that is captured, because the work will run in this
-    /// order.
+    /// Removes the blocks that captured streams use from the list of returned blocks, and returns them. The progress of a captured stream
+    /// cannot be queried. In a graph's pool, the blocks of the captured stream stay in the list: they are available to it at once, because
+    /// the captured work will run in this order.
     pub(super) fn take_captured(&mut self, of_graph: bool) -> Vec<Returned> {
         let streams = self.memory.source().inner().source();
         let waits = |returned: &Returned| {
@@ -126,10 +127,11 @@ impl Core {
     }
 }
 
-/// A returned block, and the streams other than its own that used it. These streams live until the driver has been asked about them.
+/// A returned block, and the streams other than its own that used it. These handles keep the streams alive until the driver has been
+/// queried about them.
 ///
-/// The number is enough for the block's own stream. The number is reused only after all work of the stream is complete, and then its next
-/// owner may use the block.
+/// The block has only the number of its own stream. The number is reused only after all work of the stream is complete, and then the next
+/// stream with this number may use the block.
 pub(super) struct Returned {
     pub(super) block: Block,
     pub(super) uses: Option<Box<[CudaStream]>>,

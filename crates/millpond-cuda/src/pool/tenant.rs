@@ -8,7 +8,7 @@ use std::time::Duration;
 /// [`Tenant`](millpond_pool::Tenant).
 ///
 /// If the device's memory is short, a request with a timeout waits until a buffer is dropped or the device has passed the last use of one.
-/// A thread that holds memory while it waits for more may wait for itself; the timeout ends that.
+/// A thread that holds memory while it waits for more may wait for its own memory. The timeout ends this wait.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};

@@ -1,4 +1,4 @@
-//! Tests that need access to the inside of a pool.
+//! Tests that need access to private parts of a pool.
 
 use super::DevicePool;
 use super::shared::{POOLS, all_pools};
@@ -33,7 +33,7 @@ fn is_broken<T>(outcome: &Result<T, AllocError>) -> bool {
 }
 
 #[test]
-fn a_panic_in_its_engine_breaks_a_pool_of_a_device() {
+fn a_panic_in_the_engine_breaks_a_device_pool() {
     if !load() {
         return;
     }
@@ -73,7 +73,7 @@ fn a_panic_in_its_engine_breaks_a_pool_of_a_device() {
 }
 
 #[test]
-fn a_child_does_not_wait_for_the_lists_of_pools_and_devices() {
+fn a_forked_child_does_not_wait_for_the_locks_of_pools_and_devices() {
     let (locked, forked) = (Barrier::new(2), Barrier::new(2));
     let end = thread::scope(|scope| {
         scope.spawn(|| {

@@ -47,7 +47,8 @@ impl DevicePool {
     /// Waits for the streams that have used the pool's memory, and gives back all memory that no block uses. Live blocks are not moved. A
     /// graph's memory is not given back before the graph ends. Nothing is given back while another library captures one of those streams.
     ///
-    /// A handle of several pages stays while a block overlaps it, unless the pool [may replace it](super::DevicePoolBuilder::allow_relocation).
+    /// A handle of several pages stays while a block overlaps it, unless the pool
+    /// [may replace it](super::DevicePoolBuilder::allow_relocation).
     pub fn compact(&self) -> Compaction {
         self.0.with_core(|core| core.memory.compact()).unwrap_or_default()
     }
@@ -97,7 +98,7 @@ impl DevicePool {
         outcome
     }
 
-    /// Prepares these blocks side by side.
+    /// Reserves memory for all of these blocks at the same time.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory. The memory that was reserved until then stays reserved.

@@ -12,12 +12,12 @@ use crate::staging::Staging;
 use crate::stream::CudaStream;
 use crate::stream::mark::expect_uncaptured;
 
-/// The least bytes of a copy through pinned slots. On a machine with an H200 and 16 threads, a copy of 1 MiB is slower through slots, one of
-/// 16 MiB twice as fast, and one of 256 MiB four to six times as fast (`docs/measured/h200.md`).
+/// The smallest copy through pinned slots, in bytes. On a machine with an H200 and 16 threads, a copy of 1 MiB is slower through slots, one
+/// of 16 MiB twice as fast, and one of 256 MiB four to six times as fast (`docs/measured/h200.md`).
 const LEAST: usize = 16 << 20;
 
 impl CudaQueue {
-    /// Returns the slots for a copy, or `None` if it is faster without, or not possible.
+    /// Returns the slots for a copy, or `None` if the copy is faster without slots or cannot use them.
     fn slots_for(&self, stream: &CudaStream, host: *const u8, bytes: usize) -> Option<&Staging> {
         let is_large = bytes >= LEAST && millpond_os::threads() > 1;
         if !is_large || expect_uncaptured(stream).is_err() {

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The implementation that computes products of matrices on a device.
+/// The implementation that computed a product of matrices on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MatmulBackend {
@@ -85,8 +85,8 @@ impl CudaQueue {
     /// cuBLAS is loaded with the first product: `libcublas.so` from the loader's path, or the library that the environment variable
     /// `MILLPOND_CUBLAS` names. The value `off` disables it. Products that cuBLAS does not support or fails in are computed by this
     /// library's own kernel. The queue then holds the workspace of cuBLAS: 4 MiB of the pool, or 32 MiB from compute capability 9.0 on.
-    /// [Captured](crate::Capture) products use cuBLAS only if the queue has used it before, and the graph needs the queue as long as it is
-    /// launched.
+    /// [Captured](crate::Capture) products use cuBLAS only if the queue has used it before, and the queue must exist as long as the graph
+    /// is launched.
     #[must_use]
     pub fn matmul_backend(&self) -> Option<MatmulBackend> {
         self.products().state().last
@@ -97,7 +97,7 @@ impl CudaQueue {
         self.products().state().last = Some(backend);
     }
 
-    /// Returns the workspace, and allocates it with the first product.
+    /// Returns the workspace. The first product allocates it.
     fn workspace(&self) -> Result<Workspace, CublasError> {
         let place = |buffer: &DeviceBuffer<u8>| Workspace {
             address: buffer.address(),
@@ -126,12 +126,12 @@ impl CudaQueue {
     }
 }
 
-/// Computes products with cuBLAS on a queue's stream, with matrices of this and other streams. Returns whether that succeeded. If not, no
-/// result was written that the caller may use, and the caller computes the products by other means.
+/// Computes products with cuBLAS on a queue's stream, with matrices of this and other streams. Returns whether that succeeded. If not, the
+/// content of the products is unspecified, and the caller must compute them by other means.
 ///
 /// # Safety
-/// The elements that the calls describe must be of this type and in live blocks of the streams. Nobody else may use them except in the
-/// order of these streams, and nobody else may use the product.
+/// The elements that the calls describe must be of this type and in live blocks of the streams. Other code may use them only in the order
+/// of these streams, and the caller must have exclusive access to the products.
 pub unsafe fn by_cublas(
     (queue, others): (&CudaQueue, &[&CudaStream]),
     dtype: DType,
@@ -162,7 +162,7 @@ unsafe fn multiply(
         other.expect_on(device)?;
     }
     let tf32 = queue.products().tf32.load(Ordering::Relaxed);
-    // The first call allocates memory of the device, whoever captures a stream meanwhile.
+    // The first call allocates memory of the device, which must work even if other code captures a stream meanwhile.
     let _current = device.enter_beside()?;
     // This checks whether cuBLAS is available before a workspace is allocated for it.
     let version = device

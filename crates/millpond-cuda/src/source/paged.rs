@@ -81,11 +81,11 @@ impl CudaSource {
         }
     }
 
-    /// Unmaps whole handles that are adjacent. An error contains the number of handles, counted from the first, that are unmapped all the
-    /// same.
+    /// Unmaps whole handles that are adjacent. An error contains the number of handles, counted from the first, that were unmapped before
+    /// the error.
     ///
     /// One call unmaps all of them if the driver accepts it. The driver's documentation guarantees this for a single mapping only, so if
-    /// the driver refuses, each handle is unmapped by a call of its own.
+    /// the driver refuses, each handle is unmapped by a separate call.
     pub(super) fn unmap(&self, parts: &[(u64, Part)]) -> Result<(), (usize, CudaError)> {
         if let [(address, _), _, ..] = parts {
             let bytes = parts.iter().map(|(_, part)| part.bytes).sum();
@@ -214,8 +214,8 @@ impl CudaSource {
         Ok(())
     }
 
-    /// Ends the stale mappings in an address range. Returns their number. While a capture forbids this, they stay, and
-    /// end later.
+    /// Removes the stale mappings in an address range. Returns their number. Mappings that cannot be removed during a
+    /// capture are removed later.
     pub(super) fn end_stale(&mut self, address: u64, bytes: u64) -> u64 {
         let stale = self.parts.range(address..address.saturating_add(bytes));
         let stale: Vec<_> = stale

@@ -30,7 +30,7 @@ impl CudaSource {
         };
         // SAFETY: the pointer is to a local, and the pool and the stream are ours.
         unsafe { driver.allocate_from_pool(&raw mut address, size, *pool, stream.handle()) }?;
-        // From here on every stream may use the segment.
+        // After the wait, every stream may use the segment.
         if let Err(error) = stream.synchronize() {
             let _ = self.give_plain(address);
             return Err(error);

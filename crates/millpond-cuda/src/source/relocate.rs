@@ -19,14 +19,14 @@ impl CudaSource {
     /// `relocate:on`.
     ///
     /// # Safety
-    /// While an engine serves a request from this source or compacts, no other thread submits work that uses the source's
-    /// memory, and nobody captures a stream of the device. A copy of this library that is not complete counts as such work.
-    /// No other device reaches the memory by its physical addresses, as a network card with a registration does.
+    /// While an engine serves a request from this source or compacts, no other thread may submit work that uses the source's
+    /// memory, and no stream of the device may be captured. A copy by this library that is not complete counts as work. No
+    /// other device may access the memory by its physical addresses, as a network card with a registration does.
     pub unsafe fn allow_relocation(&mut self) {
         self.relocates = true;
     }
 
-    /// Returns the handle at a place, or `None` if it is not whole or a part to keep is not in it.
+    /// Returns the handle at a place, or `None` if the place is not one whole handle or does not contain a part to keep.
     pub(super) fn replaced(
         &self,
         range: &Range,

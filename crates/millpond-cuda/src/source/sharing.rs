@@ -8,8 +8,8 @@ use crate::error::CudaError;
 ///
 /// Memory that the driver allocates as a whole needs no preparation for sharing: kernels on peers can use it after
 /// `cuCtxEnablePeerAccess`, other processes through `cuIpcGetMemHandle`, and network cards through GPUDirect RDMA. Memory that
-/// is [mapped by pages](super::CudaMemory::Virtual) cannot be shared unless it was created for that. This type says for whom it
-/// is created. A program that shares memory through the older calls must take the memory from a pool of
+/// is [mapped by pages](super::CudaMemory::Virtual) cannot be shared unless it was created for that. This type sets the users
+/// for which it is created. A program that shares memory through the older calls must take the memory from a pool of
 /// [`CudaMemory::Plain`](super::CudaMemory::Plain).
 ///
 /// ```
@@ -38,7 +38,7 @@ pub struct CudaSharing {
 }
 
 impl CudaSharing {
-    /// Shares the memory with nobody else.
+    /// Creates settings that share the memory with no other users.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,12 +66,12 @@ impl CudaSharing {
         self
     }
 
-    /// Returns whether the memory is shared with nobody.
+    /// Returns whether the memory is not shared.
     pub(super) fn is_none(&self) -> bool {
         self.peers.is_empty() && !self.exportable && !self.rdma
     }
 
-    /// Checks that the device supports all of the sharing.
+    /// Checks that the device supports all requested kinds of sharing.
     pub(super) fn check(&self, device: &CudaDevice) -> Result<(), CudaError> {
         let number = device.number();
         for peer in self.peers.iter().filter(|peer| peer.number() != number) {

@@ -1,15 +1,15 @@
-//! Waits for the streams that use memory before it goes back, and keeps what has to go back later.
+//! Waits for the streams that use memory before the memory is given back, and keeps memory that must be given back later.
 //!
-//! Other libraries in the process may capture a stream at any time, and do not tell a pool. The driver then allows no wait for such a
-//! stream, and a refused call invalidates the capture. Therefore:
+//! Other libraries in the process may capture a stream at any time, without notifying a pool. The driver then refuses to wait for this
+//! stream, and the refused call invalidates the capture. Therefore:
 //!
 //! - Calls that a capture would forbid are made in the thread's relaxed mode ([`enter_beside`](crate::CudaDevice)).
 //! - A source never waits for the whole device. It waits for each stream that it knows, and first asks the driver whether the stream is
-//!   captured. While one is, [`can_wait`](millpond_engine::Source::can_wait) is false. So the engine gives nothing back that takes a
-//!   wait, and a request that needs such room is refused with [`SourceError::Held`](millpond_engine::SourceError::Held).
-//! - What is given back nevertheless stays held. It goes at a later call, or is kept in `gpu/later.rs` after the source is dropped.
-//! - If the engine has taken work for ordered that nobody could wait for, the source is disordered: the pool hands out no block until a
-//!   wait has succeeded. A capture never makes a device lost.
+//!   captured. While a stream is captured, [`can_wait`](millpond_engine::Source::can_wait) is false. The engine then gives back no memory
+//!   that requires a wait, and refuses requests that need this memory with [`SourceError::Held`](millpond_engine::SourceError::Held).
+//! - Memory that is given back nevertheless stays held. A later call frees it. If the source is dropped first, `later.rs` keeps it.
+//! - If the engine assumes that work is ordered although the source could not wait for it, the source is disordered: the pool hands out no
+//!   block until a wait has succeeded. A capture never makes a device lost.
 
 use super::{CudaSource, Way};
 use crate::error::{CudaError, insist};
@@ -34,8 +34,8 @@ impl Postponed {
 
 impl CudaSource {
     /// Waits for the streams that have used this memory, and frees the memory that was given back earlier. Returns whether the wait
-    /// succeeded. If another library captures one of the streams, this waits for nothing. A call that fails once is repeated, so that only
-    /// a device that does not answer at all counts as lost.
+    /// succeeded. If another library captures one of the streams, this does not wait. Failed calls are retried, so that a device counts as
+    /// lost only after repeated failures.
     pub(super) fn wait_for_device(&mut self) -> bool {
         if self.lost.is_some() {
             return false;
@@ -71,7 +71,7 @@ impl CudaSource {
         }
     }
 
-    /// Frees postponed memory. The streams have been waited for.
+    /// Frees postponed memory. The caller has waited for the streams.
     fn end_postponed(&mut self) {
         if self.postponed.is_empty() {
             return;

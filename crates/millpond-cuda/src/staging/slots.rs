@@ -14,8 +14,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A piece of pinned memory, and its present use.
 ///
-/// Invariant: unless it is free, the device may read and write the memory until `mark` is past, or until all work that was queued on the
-/// stream by then is complete.
+/// Invariant: unless the slot is free, the device may read and write the memory until `mark` is past, or until all work that was queued on
+/// the stream by then is complete.
 pub(crate) struct Slot {
     memory: ManuallyDrop<Buffer<u8>>,
     mark: Mark,
@@ -97,7 +97,7 @@ impl Slot {
     ) -> Result<(), CudaError> {
         let _current = stream.device().enter()?;
         let queued = copy(&mut self.memory, stream.device().driver(), stream.handle());
-        // If the driver returned an error, the copy may have begun all the same.
+        // If the driver returned an error, the copy may still have begun.
         self.busy = match queued.and_then(|()| self.mark.record(stream)) {
             Ok(()) => Busy::Marked,
             Err(_) => Busy::Unmarked(stream.clone()),
@@ -110,7 +110,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let _ = self.settle();
         if matches!(self.busy, Busy::Free) {
-            // SAFETY: nobody uses the memory any more, and the slot is not used after this.
+            // SAFETY: the memory is not used any more, and the slot is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }

@@ -43,8 +43,8 @@ pub(crate) fn forget(pool: u64) {
     later::retry();
 }
 
-/// Joins `stream` to the capture of `other`, which it is about to wait for, if `other` is captured. Waits until the earlier work of
-/// `stream` is complete. Returns whether it joined.
+/// Joins `stream`, which is about to wait for `other`, to the capture of `other`, if `other` is captured. Before it joins, this waits until
+/// the earlier work of `stream` is complete. Returns whether it joined.
 pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<bool, CudaError> {
     if !counts::any() || is_captured(stream.raw()) || !is_captured(other.raw()) {
         return Ok(false);

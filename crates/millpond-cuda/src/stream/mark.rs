@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// The number of unused events that a device keeps for later marks: about as many as a program with many threads uses at once.
 const SPARE_EVENTS: usize = 256;
 
-/// A point in the work of a device's streams. Once it has been recorded, the host and other streams can wait for it.
+/// A point in the work of a device's streams. After it is recorded, the host and other streams can wait for it.
 pub struct Mark {
     device: CudaDevice,
     event: EventHandle,
-    /// Whether another mark may reuse the event after this one. Recording the event again is enough for that, even if a stream
-    /// still waits for the event. Events that keep the time are of another kind and are not reused.
+    /// Whether another mark may reuse the event after this one. The other mark only has to record the event again, even if a stream still
+    /// waits for the event. Events that record the time are of another kind and are not reused.
     serves_again: bool,
 }
 
@@ -94,7 +94,7 @@ impl Mark {
     /// Like [`hold`](Self::hold), but also works in a capture, with a mark of that capture. A stream that is not part of the capture joins
     /// it.
     pub(crate) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
-        // The default stream is that of the context which is entered.
+        // The handle of the default stream means the default stream of the current context.
         let _current = stream.enter()?;
         // SAFETY: the event is ours and the stream lives.
         unsafe {
@@ -166,7 +166,7 @@ impl Drop for Mark {
         }
         if let Ok(_current) = self.device.enter_beside() {
             // If the driver refuses, the event ends with the context.
-            // SAFETY: the event was made by us, and nobody has it any more. The driver keeps what it needs of it until it is past.
+            // SAFETY: the event was made by us, and it is not used any more. The driver keeps what it needs of it until it is past.
             let _ = insist(|| unsafe { self.device.driver().event_destroy(self.event) });
         }
     }

@@ -14,7 +14,7 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const MOST_HEADER: u32 = 64 << 10;
 /// The maximum number of dimensions. NumPy has the same limit.
 pub(super) const MOST_DIMS: usize = 64;
-/// The elements begin at a multiple of this number of bytes, as in NumPy's files.
+/// The alignment of the first element in a written file, in bytes. NumPy's files have the same alignment.
 const ALIGN: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_python_may_write_them() {
+    fn headers_in_different_python_notations_are_read() {
         let expected = NpyHeader {
             dtype: DType::F32,
             fortran: false,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_headers_say_where() {
+    fn errors_of_damaged_headers_state_the_problem() {
         for (text, why) in [
             ("", "byte 0"),
             ("{'descr': '<f4', 'shape': (3,)}", "lacks"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_named() {
+    fn unsupported_element_types_are_reported_by_name() {
         for descr in [
             "'>f4'",
             "'<U8'",

@@ -1,4 +1,4 @@
-//! A memory-mapped `.npy` file: a view without a copy, for callers who can guarantee that the file does not change.
+//! A memory-mapped `.npy` file: a view without a copy, for callers that can guarantee that the file does not change.
 
 use super::{Npy, NpyError};
 use crate::DataError;
@@ -14,8 +14,8 @@ use std::fmt;
 /// Accessed pages count as resident memory of the process until they are [released](Self::forget) or the system
 /// reclaims them.
 ///
-/// Invariant: the mapping shows bytes of a file that nobody changes as long as this value lives. The caller of
-/// [`Npy::map`] guarantees it. If the file has changed before a view is requested, the request returns an error.
+/// Invariant: the mapped file does not change while this value exists. The caller of [`Npy::map`] guarantees it. If
+/// the file has changed before a view is requested, the request returns an error.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-mapped-{}.npy", std::process::id()));
@@ -23,7 +23,7 @@ use std::fmt;
 ///
 /// Npy::write(&path, &[2, 2], &[1.0f32, 2.0, 3.0, 4.0])?;
 ///
-/// // SAFETY: nobody else knows of the file.
+/// // SAFETY: no other code writes to the file.
 /// let mapped = unsafe { Npy::open(&path)?.map()? };
 /// let view = mapped.view()?;
 /// assert_eq!(view.as_slice::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
@@ -57,7 +57,7 @@ impl MappedNpy {
             .map(|part| &part.file)
             .ok_or(DataError::NoFiles)?;
         expect_aligned(file, npy.skip, npy.dtype().align())?;
-        // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
+        // SAFETY: the caller guarantees that the file does not change while the map exists.
         let map = unsafe { FileMap::new(file, file.bytes()) }?;
         Ok(Self {
             npy: npy.clone(),
@@ -72,7 +72,7 @@ impl MappedNpy {
         &self.npy
     }
 
-    /// Returns the array. An array in Fortran order has the strides of that order. The bytes of truth values are not
+    /// Returns the array. An array in Fortran order has the strides of that order. The bytes of booleans are not
     /// checked: every value except 0 is true.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl MappedNpy {
         for part in self.files.parts() {
             part.file.check()?;
         }
-        // The header's check ensures that the bytes after it are those of the shape.
+        // `Npy::elements` has checked that the number of bytes after the header matches the shape.
         let bytes = self.map.bytes(self.npy.skip as usize..self.map.len());
         let sizes = self.npy.sizes()?;
         let view = TensorRef::from_bytes(bytes, self.npy.dtype(), &sizes)?;

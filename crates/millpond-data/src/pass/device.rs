@@ -47,7 +47,7 @@ use std::fmt;
 /// let mut all = pool.alloc_zeroed::<f32>(320, &stream)?;
 /// let data = DataSet::<f32>::builder().file(&path).row(10).open()?;
 /// data.pass().rows(32).to_device(&pool, &stream, 3).try_for_each(|chunk| {
-///     // Whatever is put on `stream` here finds the rows on the device.
+///     // Work that is queued on `stream` here runs after the copy of the rows.
 ///     if chunk.len() == chunk.buffer().len() {
 ///         all.copy_from(chunk.buffer())?;
 ///     }
@@ -67,8 +67,8 @@ pub struct DevicePass<'a, T: Element> {
 
 impl<'a, T: Element> Pass<'a, T> {
     /// Copies the chunks to a device, for work on a stream. `depth` is the number of chunks in progress at the same
-    /// time. It is raised to two, and to one more than the number of [`readers`](Self::readers). The
-    /// [budget](Self::budget) limits the host's memory; the device uses as much.
+    /// time. If it is smaller than two, or than one more than the number of [`readers`](Self::readers), it is raised
+    /// to that number. The [budget](Self::budget) limits the host's memory; the device uses as much.
     ///
     /// The host's memory comes from CUDA's driver, or from the given [`pool`](Self::pool), whose memory must be pinned
     /// by the driver ([`CudaPinned`]).
@@ -176,7 +176,7 @@ pub struct DeviceChunk<'b, T: Element> {
 }
 
 impl<T: Element> DeviceChunk<'_, T> {
-    /// Returns the number of the chunk in the pass, from 0.
+    /// Returns the number of the chunk in the pass, counted from 0.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -194,14 +194,14 @@ impl<T: Element> DeviceChunk<'_, T> {
         self.len() == 0
     }
 
-    /// Returns the number in the data set of the `nth` row of this chunk, or `None` if the chunk has fewer rows.
+    /// Returns the index in the data set of the `nth` row of this chunk, or `None` if the chunk has fewer rows.
     #[must_use]
     pub fn row_number(&self, nth: usize) -> Option<u64> {
         self.plan.row_number(self.number, nth)
     }
 
     /// Returns the rows, which are at the beginning of the buffer. The contents after them are unspecified. Work on
-    /// other streams than that of the pass must be [recorded](DeviceBuffer::record_use).
+    /// streams other than that of the pass must be [recorded](DeviceBuffer::record_use).
     #[must_use]
     pub fn buffer(&self) -> &DeviceBuffer<T> {
         self.buffer
@@ -227,8 +227,8 @@ impl<T: Element> sealed::Elements for DeviceChunk<'_, T> {
 
 /// The memory that chunks reuse: a piece on the host, and a buffer on the device.
 ///
-/// Invariant: `copies` writes to `device` at most until the transfer that holds `host` completes; `worked`, if it
-/// `is_worked_on`, comes after all other uses of `device`.
+/// Invariant: `copies` does not write to `device` after the transfer that holds `host` has completed. If
+/// `is_worked_on` is true, `worked` comes after all other uses of `device`.
 struct DeviceSlot<T: Element> {
     host: Host<T>,
     device: DeviceBuffer<T>,
@@ -298,7 +298,7 @@ impl<T: Element> DeviceSlot<T> {
 
 impl<T: Element> Drop for DeviceSlot<T> {
     fn drop(&mut self) {
-        // The stream is of the same device, which is the only condition for success.
+        // This cannot fail, because the stream is on the same device.
         let _ = self.device.record_use(&self.copies);
     }
 }

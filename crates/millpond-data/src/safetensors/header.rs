@@ -65,7 +65,7 @@ fn is_native(dtype: DType) -> bool {
     cfg!(target_endian = "little") || dtype.size() == 1
 }
 
-/// The position of a string in `HeaderTables::text`: its first byte and its length. Shapes are stored alike in
+/// The position of a string in `HeaderTables::text`: its first byte and its length. Shapes are stored in the same way in
 /// `HeaderTables::sizes`.
 type Span = [u64; 2];
 /// A tensor: name, type, shape, and the begin and end of its bytes in the data. This is an array because buffers hold
@@ -104,7 +104,7 @@ impl<'a> TensorInfo<'a> {
         self.name
     }
 
-    /// Returns the type of its elements, or `None` if the format supports the type and this crate does not.
+    /// Returns the type of its elements, or `None` if the format supports the type but this crate does not.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
         dtype_of(self.type_name)
@@ -185,7 +185,7 @@ impl Header {
         header.settle(file, left - length)
     }
 
-    /// Sorts the tensors by their bytes and checks that they are valid by the rules of the format.
+    /// Sorts the tensors by their byte ranges and checks that they follow the rules of the format.
     fn settle(mut self, file: &Opened, found: u64) -> Result<Self, SafeTensorsError> {
         let path = || file.path().to_owned();
         let HeaderTables { records, .. } = &mut self.tables;
@@ -237,7 +237,7 @@ impl Header {
         Ok(self)
     }
 
-    /// Returns all tensors in the order of their bytes.
+    /// Returns all tensors in the order of their byte ranges.
     pub(super) fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
         self.tables.records.iter().map(|record| self.tables.info(record))
     }
@@ -495,8 +495,8 @@ impl Write for ByteCounter {
 /// A tensor to write: its name, the format's name of its type, and its elements.
 pub(super) type Named<'a> = (&'a str, &'static str, TensorRef<'a>);
 
-/// Returns the lengths of the header that [`write`] makes, without the bytes of the length itself: of its text, and with the
-/// spaces after it.
+/// Returns the length of the text of the header that [`write`] writes, without and with the spaces after it. The eight bytes
+/// of the length itself are not included.
 pub(super) fn lengths<'a>(
     tensors: impl Iterator<Item = Named<'a>>,
     metadata: &[(&str, &str)],
@@ -559,7 +559,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_the_formats() {
+    fn every_type_except_complex128_has_a_name_in_the_format() {
         for dtype in DType::all() {
             let name = name_of(dtype);
             assert_eq!(name.is_none(), dtype == DType::Complex128);
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_fill_lines() {
+    fn written_headers_are_valid_json_padded_to_64_bytes() {
         let elements = [1.0f32; 6];
         let tensor = TensorRef::from_slice(&elements, [2, 3]).expect("six");
         let names: Vec<String> = (0..70).map(|length| "n".repeat(length)).collect();

@@ -1,4 +1,5 @@
-//! Memory-mapped safetensors files: views without a copy, for callers who can guarantee that the file does not change.
+//! Memory-mapped safetensors files: views without a copy, for callers that can guarantee that the file does not
+//! change.
 
 use super::{SafeTensors, SafeTensorsError, TensorInfo};
 use crate::load::sizes_of;
@@ -13,9 +14,8 @@ use std::ops::Range;
 /// Accessed pages count as resident memory of the process until they are [released](Self::forget) or the system
 /// reclaims them.
 ///
-/// Invariant: the mapping shows bytes of a file that nobody changes as long as this value lives. The caller of
-/// [`SafeTensors::map`] guarantees it. If the file has changed before a view is requested, the request returns an
-/// error.
+/// Invariant: the mapped file does not change while this value exists. The caller of [`SafeTensors::map`] guarantees
+/// it. If the file has changed before a view is requested, the request returns an error.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-mapped-{}.safetensors", std::process::id()));
@@ -24,7 +24,7 @@ use std::ops::Range;
 /// let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
 /// SafeTensors::write(&path, &[("table", table.view()?)], &[])?;
 ///
-/// // SAFETY: nobody else knows of the file.
+/// // SAFETY: no other code writes to the file.
 /// let mapped = unsafe { SafeTensors::open(&path)?.map()? };
 /// let view = mapped.get("table")?;
 /// assert_eq!(view.as_slice::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
@@ -48,7 +48,7 @@ impl MappedTensors {
     /// # Safety
     /// The same as for [`SafeTensors::map`].
     pub(super) unsafe fn new(of: &SafeTensors) -> Result<Self, SafeTensorsError> {
-        // SAFETY: the caller guarantees that nobody changes the file as long as the map lives.
+        // SAFETY: the caller guarantees that the file does not change while the map exists.
         let map = unsafe { FileMap::new(&of.file, of.file.bytes()) }?;
         Ok(Self { of: of.clone(), map })
     }
@@ -59,13 +59,13 @@ impl MappedTensors {
         &self.of
     }
 
-    /// Returns a tensor as a view. The bytes of truth values are not checked: every value except 0 is true.
+    /// Returns a tensor as a view. The bytes of booleans are not checked: every value except 0 is true.
     ///
     /// # Errors
     /// Returns an error if there is no tensor with this name or if its type is not supported. Returns
     /// [`DataError::Changed`] if the file has changed since it was opened. Returns [`DataError::Misaligned`] if the
-    /// elements do not begin at a multiple of their alignment, which is possible in files of other writers. Such a
-    /// tensor can be [loaded](SafeTensors::load).
+    /// elements do not begin at a multiple of their alignment, which is possible in files of other writers. A
+    /// misaligned tensor can be [loaded](SafeTensors::load).
     pub fn get(&self, name: &str) -> Result<TensorRef<'_>, SafeTensorsError> {
         self.of.file.check()?;
         let info = self.of.info(name)?;

@@ -11,11 +11,11 @@ use std::path::Path;
 
 impl SafeTensors {
     /// Writes tensors with their names, and metadata. The file appears under its name when it is complete. A previous
-    /// file of this name remains until then, and remains for those who have it open or mapped.
+    /// file of this name remains until then. Programs that have it open or mapped keep it.
     ///
-    /// The data begins at a multiple of 64 bytes. Tensors with larger elements come first, and otherwise the given
-    /// order is kept, so all are aligned for views of a [map](Self::map). Elements of a view that is not contiguous are
-    /// written in the view's order. No copy is made.
+    /// The data begins at a multiple of 64 bytes. Tensors with larger elements come first, so that all tensors are
+    /// aligned for views of a [map](Self::map). Otherwise the given order is kept. Elements of a view that is not
+    /// contiguous are written in the view's order. No copy is made.
     ///
     /// # Errors
     /// Returns an error if a name occurs twice or is `__metadata__`, if the format does not support the elements

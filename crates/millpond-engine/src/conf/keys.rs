@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_shown_can_be_written() {
+    fn every_displayed_value_can_be_parsed() {
         let conf = MillpondConf::parse(
             "handle:8M,handle-share:3,slack:1,moved:5,relocate:on,\
              decay:6,low-water:7%,high-water:8%,memory-fraction:0.9,compact-at:10",

@@ -14,13 +14,13 @@ pub struct MillpondConf {
     pub handle_bytes: u64,
     /// A handle has at most `1 / handle_share` of the bytes of the request for which it is created, but at least a page.
     pub handle_share: u64,
-    /// Whether every page has a handle of its own, whatever `handle_bytes` and `handle_share` say. This suits a host, where
-    /// handles cost nothing.
+    /// Whether every page has a handle of its own, regardless of `handle_bytes` and `handle_share`. This suits a host,
+    /// where handles cost nothing.
     pub single_pages: bool,
     /// How far reserved memory may exceed the program's peak before free pages are moved, in thousandths of the peak.
     pub slack_permille: u64,
-    /// Maximum bytes of pages moved, in thousandths of the bytes allocated. As many bytes as the peak may be moved in
-    /// addition. 0 moves nothing.
+    /// Maximum bytes of pages moved, in thousandths of the bytes allocated. In addition, as many bytes as the peak may
+    /// be moved. 0 moves nothing.
     pub moved_permille: u64,
     /// Whether the pages under live blocks are replaced before a request is refused, if the source
     /// [can](crate::Source::can_relocate).
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_would_divide_by_nothing() {
+    fn refuses_a_zero_share_and_values_that_are_not_numbers() {
         for text in ["handle-share:0", "slack:lots", "handle:many"] {
             assert!(
                 matches!(MillpondConf::parse(text), Err(ConfError::Value { .. })),

@@ -57,10 +57,10 @@ pub struct RetainConf {
     /// Number of ticks after which page handles that no block has used are returned. On a device without pages this
     /// applies to segments. 0 keeps them for ever.
     pub decay: u64,
-    /// Amount of free memory that is kept, however much time passes.
+    /// Amount of free memory that is kept, regardless of the time that passes.
     pub low_water: Amount,
-    /// If more than this is free at a tick, the excess over the low water is returned. The memory unused for longest
-    /// goes first.
+    /// If more than this is free at a tick, the excess over the low water is returned. The memory that was unused for
+    /// the longest time is returned first.
     pub high_water: Option<Amount>,
     /// The share of the device's capacity that may be reserved, in millionths.
     pub memory_millionths: u64,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_peak_and_of_the_capacity() {
+    fn percentages_apply_to_the_peak_and_fractions_to_the_capacity() {
         assert_eq!(Amount::Percent(10).of(5000), 500);
         assert_eq!(Amount::Percent(u64::MAX).of(u64::MAX), u64::MAX);
         assert_eq!(Amount::Bytes(7).of(5000), 7);

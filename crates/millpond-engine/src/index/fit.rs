@@ -1,12 +1,14 @@
 //! Finds a free block that fits closely, in constant time for any number of blocks.
 //!
-//! Rows and bins are those of [`SizeIndex`](super::SizeIndex), but a bin is an unordered list whose links are stored
-//! beside the blocks. Insertion and removal are a few writes even where thousands of blocks share one size. A bin costs
-//! four bytes, so the whole index stays in the caches. Order matters only when a block is taken. The search looks at
-//! the first [`LOOK`] blocks of a bin for the smallest that fits, with the lowest address among equals. This is the
-//! exact best fit if the bin holds no more blocks. In a fuller bin, the search looks at the newest blocks. Its result
-//! exceeds the best fit by less than the width of two bins, 1 part in 1,024 of the size. It can miss a block in a full
-//! bin of the requested size. A [`Search::Thorough`] then finds that block.
+//! Rows and bins are those of [`SizeIndex`](super::SizeIndex), but a bin is an unordered list, and its links are stored
+//! in a table for all blocks ([`Links`]). Insertion and removal are a few writes even if thousands of blocks share one
+//! size. A bin costs four bytes, so the whole index stays in the caches. Order matters only when a block is taken. The
+//! search looks at the first [`LOOK`] blocks of a bin for the smallest that fits, with the lowest address among equals.
+//! This is the exact best fit if the bin holds no more blocks. In a fuller bin, the search looks at the newest blocks.
+//! Its result exceeds the smallest fitting block of the bin by less than the width of the bin: 1 part in 256 of the
+//! size in a new row, and 1 part in 2,048 in the widest row. If all of the newest blocks in the bin of the requested
+//! size are too small, the search misses the older blocks of this bin and continues with the next bin. A
+//! [`Search::Thorough`] finds these blocks.
 //!
 //! Two-level segregated fit (Masmano et al., 2004) takes the first block of the first bin in which every block is large
 //! enough. This index also searches the bin of the size itself, and looks at several blocks. For this reason, sizes
@@ -404,7 +406,7 @@ mod tests {
         /// Compares with a search of all blocks. The result is never too small, it is close to the best fit, and a
         /// thorough search misses nothing.
         #[test]
-        fn fits_closely(ops in proptest::collection::vec((0u8..8, 1u64..3000), 1..1500), scale in 0u32..40) {
+        fn a_quick_search_fits_closely_and_a_thorough_one_exactly(ops in proptest::collection::vec((0u8..8, 1u64..3000), 1..1500), scale in 0u32..40) {
             let mut blocks = Blocks::default();
             for (op, size) in ops {
                 let bytes = size << scale;
@@ -445,7 +447,7 @@ mod tests {
     /// A few blocks are found in exact order, with ties resolved by address. Of many blocks in one bin, a quick search
     /// sees only the newest.
     #[test]
-    fn a_full_bin_is_passed_over_and_searched_when_asked() {
+    fn only_a_thorough_search_visits_all_blocks_of_a_full_bin() {
         let mut blocks = Blocks::default();
         let (small, wanted) = (1 << 30, (1 << 30) + 1);
         blocks.add(wanted);

@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overlaps_and_nothing_beats_the_bound(step in steps(), pieces in proptest::collection::vec(1u64..2000, 0..8)) {
+        fn slots_do_not_overlap_and_the_height_is_not_below_the_bound(step in steps(), pieces in proptest::collection::vec(1u64..2000, 0..8)) {
             let mut plan = solve(step);
             plan.check();
             naive(&plan);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_reaches_the_bound() {
+    fn nested_lifetimes_are_packed_to_the_lower_bound() {
         // The first allocated slot is the last one freed, as in a forward and a backward pass.
         let slots = (0..100u32).map(|i| Slot {
             least: 256,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_packed_lower_without_its_pieces() {
+    fn a_plan_is_packed_lower_after_slots_moved_into_pieces() {
         let slot = |bytes, life| Slot {
             least: bytes,
             bytes,

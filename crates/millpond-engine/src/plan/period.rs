@@ -4,10 +4,10 @@
 //! since the previous allocation). The sizes repeat even if frees come early or late, and the shapes repeat even if a
 //! batch of another length changes the sizes. A part of the sequence is a step if two conditions hold:
 //!
-//! - The sequence repeats. Either each allocation has the size of the one a *period* before it, for nearly a whole period.
-//!   The last eighth is not checked, because the plan is needed by the end of the second period. The code that follows
-//!   the plan compares every allocation anyway. Or each allocation has the shape of the one a period before it, for
-//!   nearly two periods.
+//! - The sequence repeats, either by sizes or by shapes. By sizes, each allocation has the size of the one a *period*
+//!   before it, for nearly a whole period. The last eighth is not checked, because the plan is needed by the end of the
+//!   second period. The code that follows the plan compares every allocation anyway. By shapes, each allocation has the
+//!   shape of the one a period before it, for nearly two periods.
 //! - The program holds as much as one period ago. If the sizes repeat, it holds as many bytes. If the shapes repeat, it
 //!   holds as many blocks, and its fewest bytes within the period are the same as in the period before. This
 //!   distinguishes a training step from the layers inside it. The allocations of a layer repeat as well, but each layer
@@ -55,7 +55,7 @@ struct Seen {
 /// A step that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The step. It begins where the fewest bytes are live.
+    /// The step. It begins at the point where the fewest bytes are live.
     pub step: Step,
     /// Number of the allocation with which the next step begins.
     pub begins: u64,
@@ -98,7 +98,7 @@ fn symbol(bytes: u64, stream: Stream) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(BASE) | 1
 }
 
-/// What is compared with the allocation one period before.
+/// The property of an allocation that is compared with the allocation one period before.
 #[derive(Clone, Copy, Debug)]
 enum Symbol {
     Size,
@@ -229,7 +229,7 @@ impl Detector {
         self.trials[self.leading as usize].period > 0
     }
 
-    /// Returns the step once it has repeated `times` times after its first occurrence.
+    /// Returns the step if it has repeated at least `times` times after its first occurrence.
     pub fn found(&mut self, times: u32) -> Option<Found> {
         SYMBOLS
             .into_iter()
@@ -282,7 +282,7 @@ impl Detector {
         })
     }
 
-    /// Returns the leading step that begins a period before the allocation at `from + period`, which lies in the future.
+    /// Returns the step of the leading trial that begins at index `from`. Its last allocations may lie in the future.
     fn step(&self, from: usize) -> Step {
         let Trial { period, run, .. } = self.trials[self.leading as usize];
         let slots = (from..from + period).map(|at| {
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_step_is_known_before_its_end_and_the_layers_are_not_taken_for_it() {
+    fn the_step_and_not_a_layer_is_found_before_its_second_occurrence_ends() {
         let mut detector = Detector::new();
         let persistent: Vec<u64> = (0..40).map(|n| detector.allocated(n * 4096, Stream(0))).collect();
         assert!(train(60, &mut detector, 1).is_empty());
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_with_other_sizes_each_time_is_found_with_its_range_of_sizes() {
+    fn a_step_whose_sizes_change_is_found_with_its_range_of_sizes() {
         let mut detector = Detector::new();
         let found = (1..6)
             .flat_map(|factor| train(60, &mut detector, factor))
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn one_odd_step_delays_and_does_not_mislead() {
+    fn a_step_of_another_length_only_delays_the_detection() {
         let mut detector = Detector::new();
         train(60, &mut detector, 1);
         assert!(train(31, &mut detector, 1).is_empty());
@@ -564,12 +564,12 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_outlive_the_step_have_no_place_and_blocks_that_cross_its_end_have_one() {
+    fn blocks_that_live_longer_than_a_period_have_no_place() {
         let mut detector = Detector::new();
         let mut crossing = None;
         let mut all = Vec::new();
         for _ in 0..4 {
-            // A few bytes of each step that are never freed.
+            // Each step allocates a few bytes that are never freed.
             detector.allocated(256, Stream(3));
             let next = detector.allocated(7 * 4096, Stream::DEFAULT);
             if let Some(crossing) = crossing.replace(next) {

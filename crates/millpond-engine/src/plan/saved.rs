@@ -1,4 +1,4 @@
-//! Plans as text, to store beside a program and load when it starts.
+//! Plans as text, to store with a program and load when it starts.
 //!
 //! ```text
 //! millpond-plan 1
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_comes_back_as_it_was() {
+    fn a_saved_plan_parses_to_the_same_plan() {
         let plan = plan();
         assert_eq!(Plan::from_text(&plan.to_text()), Ok(plan));
     }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_found_exactly_where_two_slots_meet_in_time_and_place() {
+    fn overlaps_are_the_same_as_in_a_comparison_of_all_pairs() {
         let mut state = 1u64;
         let mut below = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

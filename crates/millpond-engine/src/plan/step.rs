@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_a_circle() {
+    fn a_slot_can_live_into_the_next_step() {
         // The last slot lives into the next step, for its first two allocations.
         let step = step(&[(10, 1), (20, 1), (30, 1), (40, 3)]);
         assert_eq!(step.live(), [50, 60, 30, 40]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_period_meets_everything_and_no_life_nothing() {
+    fn a_slot_that_lives_a_whole_period_overlaps_every_planned_slot() {
         let step = step(&[(10, 4), (20, 0), (30, 1), (40, 1)]);
         assert_eq!(step.live(), [10, 10, 40, 50]);
         assert!(step.together(0, 3) && step.together(2, 0) && !step.together(1, 2));

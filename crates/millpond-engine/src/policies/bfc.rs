@@ -7,8 +7,9 @@
 //! * A chunk is split if the remainder is at least the request or at least 128 MiB. Otherwise the caller gets the whole
 //!   chunk.
 //! * Neighbours in one region are joined as soon as both are free.
-//! * Regions start at 2 MiB and double with each growth, and further until the request fits. A region never exceeds the
-//!   device's free memory. After each refusal the size shrinks by a tenth, down to the request.
+//! * Regions start at 2 MiB and double with each growth. If the request does not fit, they double until it does. A
+//!   region never exceeds the device's free memory. After each refusal the size shrinks by a tenth, down to the
+//!   request.
 //! * If that fails, regions without a live chunk are returned, and growth is tried once more.
 //!
 //! One pool serves all streams, as in the original, which knows only its own compute stream. To make this sound with

@@ -97,7 +97,7 @@ impl CudaAsync {
         self.pages.grow(supply, own, bytes)
     }
 
-    /// Waits for the device and joins the free blocks of all streams of a pool, since any stream may use them now.
+    /// Waits for the device, and joins the free blocks of all streams of each pool, since any stream may use them now.
     fn synchronize(&mut self, supply: &mut Supply<'_>) {
         self.free_deferred(supply);
         for streams in &self.streams {

@@ -56,7 +56,7 @@ const MIN_BLOCK: u64 = 256;
 /// No device can serve a request above this size.
 pub(super) const LIMIT: u64 = 1 << 46;
 
-/// Keys from here on identify blocks of an enclosing policy.
+/// Keys of at least this value identify blocks of an enclosing policy.
 pub(super) const FOREIGN: u32 = 1 << 31;
 
 /// The addresses of one group.

@@ -6,7 +6,8 @@
 //! * A free waits for the device, so every free is a stall.
 //! * When memory runs out, the policy waits for the device, so that blocks in use by other streams are returned too.
 //!
-//! The driver's own pages behind small allocations are not modelled, so the result is better than the real one.
+//! The driver's own pages behind small allocations are not modelled, so the result shows less memory than the driver
+//! really uses.
 
 use super::rounding::whole_units;
 use super::slabs::Slabs;

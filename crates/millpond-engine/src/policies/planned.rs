@@ -65,7 +65,7 @@ pub struct Planned {
     numbers: Vec<u64>,
     planner: Box<dyn Planner>,
     phase: Phase,
-    /// A solved step to follow when it occurs, and the hash of its end unless sizes vary there.
+    /// A solved step to follow when it occurs, and the hash of its end, if there is one.
     known: Option<(Plan, Option<u64>)>,
     /// Number of attempts that are left to start a saved plan. 0 if the known step was not saved, or was started.
     saved: u32,
@@ -103,7 +103,7 @@ impl Planned {
         }
     }
 
-    /// Sets a saved plan. The policy follows it once its step has occurred.
+    /// Sets a saved plan. The policy follows it after its step has occurred.
     #[must_use]
     pub fn with_plan(mut self, plan: Plan) -> Self {
         self.remember(plan);
@@ -193,7 +193,8 @@ impl Planned {
         }
     }
 
-    /// Begins to serve the expected step if it starts here.
+    /// Begins to serve the expected step if it starts here. Unless `whatever_lives` is set, a new step starts only if no
+    /// more bytes are live than expected, and a step that was solved before does not start.
     fn begin(&mut self, supply: &mut Supply<'_>, whatever_lives: bool) {
         let (begins, base) = match self.phase {
             Phase::Waiting { begins, base } => (begins, base),

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_the_powers_at_or_above() {
+    fn size_classes_are_rounded_up_to_powers_of_two() {
         assert_eq!(
             [1, 256, 257, (1 << 40) - 1, 1 << 40].map(size_class),
             [256, 256, 512, 1 << 40, 1 << 40].map(Some)

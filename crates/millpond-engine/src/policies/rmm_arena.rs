@@ -12,9 +12,9 @@
 //!   not, and searches once more.
 //! * Memory is never returned upstream, and no more memory is ever taken.
 //!
-//! On a device without a limit there is no half of it. The arena then has 1 TiB of addresses, the maximum size of a
-//! superblock, and backs them with pages up to the highest address that it has used. The reserved bytes are then those
-//! that an arena would have needed. This requires a paged source.
+//! If the device has no limit, half of its memory is not defined. The arena then has 1 TiB of addresses, the maximum
+//! size of a superblock, and backs them with pages up to the highest address that it has used. The reserved bytes are
+//! then those that an arena would have needed. This requires a paged source.
 //!
 //! One rule is added: each private pool is an arena of its own. Arenas of threads, the optional size classes and a
 //! user-defined size are not modelled. A wait for one stream counts as a wait for the device.

@@ -40,8 +40,8 @@ struct StreamList {
     number: u32,
     /// The event recorded with the last free, or `None` before the first free.
     event: Option<Event>,
-    /// Whether the list can be searched and merged. A merge ends it, and the stream's next use of the pool starts it
-    /// again.
+    /// Whether the list can be searched and merged. A merge into another list sets this to `false`, and the stream's
+    /// next use of the pool sets it to `true`.
     exists: bool,
 }
 

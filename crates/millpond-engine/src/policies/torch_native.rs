@@ -138,7 +138,7 @@ impl TorchNative {
         }
     }
 
-    /// Returns just enough unsplittable blocks to the source for the request.
+    /// Returns just enough unsplittable blocks to the source for the request. Returns whether there were enough.
     fn release_oversize(&mut self, supply: &mut Supply<'_>, number: u32, block: u64) -> bool {
         let Some(max_split) = self.conf.max_split_size else {
             return false;

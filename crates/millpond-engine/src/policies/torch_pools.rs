@@ -23,7 +23,7 @@ pub(super) struct Pools {
     numbers: BTreeMap<PoolKey, u32>,
     /// The most recently used small and large pool. Programs rarely change their stream.
     recent: [Option<(PoolKey, u32)>; 2],
-    /// The age of its pool when each block was freed. It is kept only if ages are needed.
+    /// For each block, the number of searches in its class when it was freed. `None` if ages are not needed.
     ages: Option<Vec<u64>>,
     /// Searches so far in the large and in the small class of the default group.
     searches: [u64; 2],

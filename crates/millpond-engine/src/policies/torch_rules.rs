@@ -1,7 +1,8 @@
 //! The sizes that PyTorch's caching allocator uses.
 //!
 //! They follow its published behaviour. Requests are rounded to 512 bytes. Requests of up to 1 MiB have a pool of their
-//! own. The driver is asked for 2 MiB, for 20 MiB, or from 10 MiB on for the request rounded to 2 MiB.
+//! own. Segments have 2 MiB for the small pool and 20 MiB for requests below 10 MiB. A larger request gets a segment of
+//! its own size, rounded to 2 MiB.
 
 use crate::block::Request;
 use crate::conf::TorchConf;
@@ -94,7 +95,7 @@ mod tests {
     use crate::conf::RoundupDivisions;
 
     #[test]
-    fn sizes_are_those_of_the_notes() {
+    fn sizes_follow_the_published_rules() {
         let conf = TorchConf::default();
         let rounded = |bytes| block_bytes(&Request::new(bytes, Stream::DEFAULT), &conf);
         assert_eq!(rounded(0), Ok(512));
@@ -119,8 +120,8 @@ mod tests {
             ..TorchConf::default()
         };
         let rounded = |bytes| block_bytes(&Request::new(bytes, Stream::DEFAULT), &conf);
-        // An example of PyTorch's documentation rounds 1200 with 4 divisions to 1280. The rule applies only above 512 *
-        // 4.
+        // An example of PyTorch's documentation rounds 1200 with 4 divisions to 1280. The rule applies only above 2,048
+        // bytes, which is 512 times the number of divisions.
         assert_eq!(rounded(1200), Ok(1536));
         assert_eq!(rounded(2 << 20), Ok(2 << 20));
         assert_eq!(rounded((2 << 20) + 1), Ok((2 << 20) + (512 << 10)));

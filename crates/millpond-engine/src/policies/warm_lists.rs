@@ -57,7 +57,7 @@ impl WarmLists {
         self.lists.get_mut(&key)?.pop()
     }
 
-    /// Takes a cell of an empty list from `create`. If memory is short, waits for the device and looks again, then
+    /// Creates a cell for an empty list with `create`. If memory is short, waits for the device and looks again, then
     /// returns all cached memory to the source and calls `create` again.
     pub(super) fn grow(
         &mut self,

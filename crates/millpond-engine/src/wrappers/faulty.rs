@@ -10,7 +10,7 @@ use crate::source::Source;
 pub enum When {
     /// The n-th call, counted from 0.
     Nth(u64),
-    /// Every n-th call: with 3 the third, the sixth and so on. With 0 no call.
+    /// Every n-th call. For example, 3 selects the third call, the sixth call and so on. 0 selects no call.
     Every(u64),
     /// Each call with this probability. The same seed gives the same failures.
     Chance {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_strike_where_they_say() {
+    fn rules_make_the_chosen_calls_fail() {
         assert_eq!(outcomes(When::Nth(2), [1; 4]), [true, true, false, true]);
         assert_eq!(outcomes(When::Every(2), [1; 5]), [true, false, true, false, true]);
         assert!(outcomes(When::Every(0), [1; 5]).iter().all(|ok| *ok));

@@ -1,12 +1,12 @@
-//! The memory that a source has provided and not got back, as recorded by a wrapper.
+//! The memory that a source has provided and that was not returned yet, as recorded by a wrapper.
 
 use super::SourceEvent;
 use std::collections::BTreeMap;
 
 /// Segments by address, and ranges with their committed bytes.
 ///
-/// A source rejects tokens that are not its own, but only some calls report this. A wrapper that counted every call
-/// would therefore count too much.
+/// A source rejects segments and ranges of other sources, but only some calls report this. If a wrapper counted every
+/// returned segment and range, it would therefore count too much.
 #[derive(Clone, Debug, Default)]
 #[doc(hidden)]
 pub struct HeldMemory {

@@ -78,8 +78,8 @@ impl Limit {
 /// A source that never holds more than its [`Limit`], even within a call. It charges the limit before the call to the
 /// inner source and cancels the charge if the inner source refuses.
 ///
-/// Its capacity is the smaller of the limit and the inner source's capacity, and so are its free bytes. When it is
-/// dropped, the memory that it still holds is no longer charged.
+/// Its capacity is the smaller of the limit and the inner source's capacity. Its free bytes are limited in the same
+/// way. When it is dropped, the memory that it still holds is no longer charged.
 #[derive(Debug)]
 pub struct Limited<S> {
     // Dropped first, so that the memory is returned before the limit is credited.
@@ -148,8 +148,8 @@ impl LimitedMemory {
         Ok(())
     }
 
-    /// Records a call after it, and refunds the bytes that it returned or did not get. Of the bytes that it returned,
-    /// `discarded` were discarded.
+    /// Records a finished call, and refunds the bytes that it returned or could not take. `discarded` of the returned
+    /// bytes had been discarded and are not refunded again.
     pub fn record(&mut self, event: &SourceEvent<'_>, discarded: u64) {
         let (_, returned) = self.held.record(event);
         self.discarded -= discarded;
@@ -244,7 +244,7 @@ mod tests {
     use crate::{Fault, Simulated};
 
     #[test]
-    fn below_what_is_held_nothing_more_is_given() {
+    fn a_limit_below_the_held_bytes_refuses_further_requests() {
         let limit = Limit::new(100);
         let mut source = Limited::new(Simulated::new(), limit.clone());
         let (first, second) = (source.take(60).expect("fits"), source.take(40).expect("fits"));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_share_a_limit_and_leave_it_when_dropped() {
+    fn a_dropped_source_refunds_its_bytes_to_a_shared_limit() {
         let limit = Limit::new(100);
         let mut one = Limited::new(Simulated::new(), limit.clone());
         let mut two = Limited::new(Simulated::new(), limit.clone());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_never_pass_it() {
+    fn threads_never_exceed_a_shared_limit() {
         let limit = Limit::new(10);
         std::thread::scope(|scope| {
             for _ in 0..4 {

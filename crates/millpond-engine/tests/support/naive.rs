@@ -1,4 +1,5 @@
-//! Naive models written from the published rules: vectors, linear scans, no shared code.
+//! Naive models, written from the published rules. They use vectors and linear scans, and share no code with the
+//! policies.
 
 pub(crate) mod device;
 pub(crate) mod rmm_pool;

@@ -10,7 +10,7 @@ pub(crate) enum Op {
         stream: u32,
         group: u32,
     },
-    /// Frees the live block at this index, modulo their number, after these streams also used it.
+    /// Frees the live block at this index, modulo the number of live blocks, after these streams also used it.
     Free {
         index: usize,
         uses: Vec<u32>,
@@ -95,7 +95,7 @@ pub(crate) fn fixed(calls: u64) -> Vec<Op> {
     (0..calls).map(one).collect()
 }
 
-/// The same with compactions and ticks.
+/// Returns the same program with additional compactions and ticks.
 pub(crate) fn fixed_with_ticks(calls: u64) -> Vec<Op> {
     let mixed = |(at, op): (u64, Op)| match at {
         _ if at % 23 == 22 => vec![op, Op::Compact],

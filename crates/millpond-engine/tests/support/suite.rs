@@ -30,7 +30,7 @@ pub(crate) fn abilities(policy: &str) -> Abilities {
         caches: policy != "none",
         // RMM's pools return memory only when they are destroyed.
         gives_back: !matches!(policy, "rmm-pool" | "rmm-arena"),
-        // After its wait, PyTorch only asks the driver again (pytorch#189504).
+        // After its wait, PyTorch only calls the driver again (pytorch#189504).
         looks_again: !policy.starts_with("torch-"),
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Watch {
     seen: BTreeMap<u32, Clocks>,
     events: HashMap<Event, Clocks>,
     host: RefCell<Clocks>,
-    /// Bytes that the device has provided and not got back, counted independently.
+    /// Bytes that the device has provided and that were not returned, counted independently.
     pub(crate) held: u64,
     pub(crate) peak_held: u64,
     /// Number of calls that take or commit, and number of calls that can fail.
@@ -200,7 +200,7 @@ impl Source for Watch {
                 .push((start, end, within.into_iter().map(|part| part.2).collect()));
             target += bytes;
         }
-        // Pages that are mapped to and fro would otherwise double their records each time.
+        // Otherwise, pages that are mapped back and forth would double their records each time.
         self.freed.sort_unstable();
         self.freed.dedup();
         Ok(handles)

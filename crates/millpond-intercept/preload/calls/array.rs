@@ -1,4 +1,4 @@
-//! Arrays. The driver chooses how an array lies in memory, so its bytes are those of its elements.
+//! Arrays. The driver chooses the layout of an array in memory, so only the bytes of its elements are counted.
 
 use super::{OUT_OF_MEMORY, calls, field, request, value};
 use crate::account;
@@ -8,7 +8,7 @@ use crate::live::Space;
 use crate::stack;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Returns the bytes of elements of a format.
+/// Returns the bytes of one element.
 fn element(format: c_uint, channels: c_uint) -> usize {
     let bytes = match format {
         0x02 | 0x09 | 0x10 => 2,
@@ -18,7 +18,7 @@ fn element(format: c_uint, channels: c_uint) -> usize {
     bytes * channels as usize
 }
 
-/// Returns the bytes of an array with a depth, and of its smaller levels.
+/// Returns the bytes of a three-dimensional array, and of its smaller mipmap levels.
 fn bytes_3d(described: *const c_void, levels: c_uint) -> usize {
     let sides: [usize; 3] = [field(described, 0), field(described, 8), field(described, 16)];
     let element = element(field(described, 24), field(described, 28));

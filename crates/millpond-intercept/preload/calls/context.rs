@@ -7,7 +7,7 @@ use crate::format::kind;
 use crate::state;
 use std::ffi::c_int;
 
-/// Records how much of a device any process uses. The device is that of the current context.
+/// Records how much memory of a device all processes use. The device must be that of the current context.
 pub(super) fn measure(device: i32) {
     let (mut free, mut total) = (0, 0);
     if driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) == 0 {

@@ -50,7 +50,7 @@ fn added_any(result: c_int, parameters: *const c_void) {
     }
 }
 
-/// Asks the driver what the graphs of a device have reserved.
+/// Queries the bytes that the graphs of a device have reserved, and records them.
 fn poll(device: i32) {
     let mut reserved = 0;
     if ALLOCATES.load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
 //! Physical memory for virtual addresses. It lives until its last handle is released and its last mapping ends.
 //!
-//! Reserved addresses take no memory, so they are not recorded. Memory that another process made and this one imports is that process's.
+//! Reserved addresses take no memory, so they are not recorded. Memory that this process imports is counted in the process that created it.
 
 use super::{OUT_OF_MEMORY, calls, field, request, value};
 use crate::account::{self, Freed};
@@ -11,10 +11,10 @@ use crate::state::Inner;
 use crate::{stack, state};
 use std::ffi::{c_int, c_ulonglong, c_void};
 
-/// The least bytes of a mapping on any device.
+/// The bytes of the smallest mapping on any device.
 const LEAST: u64 = 64 << 10;
 
-/// Removes one user of physical memory, and records its end after the last.
+/// Removes one user of physical memory. If it was the last one, records the end of the memory.
 fn release(state: &mut Inner, handle: u64, stack: u32) -> Option<Freed> {
     let held = state.account.get(Space::Handle, handle)?;
     held.users -= 1;
@@ -25,7 +25,7 @@ fn release(state: &mut Inner, handle: u64, stack: u32) -> Option<Freed> {
     Some(account::end(state, Held { users: 1, ..held }, 0, stack))
 }
 
-/// Adds a user of physical memory that is known.
+/// Adds a user of known physical memory.
 fn retain(state: &mut Inner, handle: u64) -> Option<Held> {
     let held = state.account.get(Space::Handle, handle)?;
     held.users += 1;
@@ -34,7 +34,7 @@ fn retain(state: &mut Inner, handle: u64) -> Option<Held> {
 
 calls! {
     cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: c_ulonglong) {
-        // The driver checks the pointer. Until then the memory counts as the current device's.
+        // The driver refuses a null pointer. Until then, the request counts as host memory.
         let (kind, number): (c_int, c_int) = (field(properties, 8), field(properties, 12));
         let mut request = request(Memory::Pages, bytes, bytes as u64);
         request.device = number;
@@ -85,7 +85,7 @@ calls! {
             let end = at.saturating_add(bytes as u64);
             let mut next = at;
             while next < end {
-                // Other calls may go on between two mappings.
+                // The lock is released between two mappings, so that other calls can continue.
                 let mapping = state::with(|state| {
                     let mapping = state.account.remove(Space::Mapping, next)?;
                     release(state, mapping.owner, stack);

@@ -8,7 +8,7 @@ use crate::live::Space;
 use crate::stack;
 use std::ffi::{c_int, c_uint};
 
-/// The alignment of the driver, to which the replay rounds requests too.
+/// The alignment of the driver. The replay rounds requests to the same alignment.
 const UNIT: u64 = 256;
 
 fn whole(bytes: usize) -> u64 {

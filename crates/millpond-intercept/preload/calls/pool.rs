@@ -1,4 +1,4 @@
-//! Stream-ordered memory and its pools. A pool counts with what it has reserved, which the driver is asked for after each call.
+//! Stream-ordered memory and its pools. A pool counts with its reserved bytes, which are queried after each call.
 
 use super::{OUT_OF_MEMORY, calls, current, field, graph, set, value};
 use crate::account::{self, Freed, Request};
@@ -18,15 +18,17 @@ fn is_capturing(stream: u64, ask: fn(u64, *mut c_int) -> c_int) -> bool {
     ask(stream, &raw mut status) == 0 && status == ACTIVE
 }
 
-/// Legacy and per-thread streams are told apart by the function that is called.
+/// Queries whether a stream is captured. Functions with the suffix `_ptsz` use the per-thread default stream, and the others use the
+/// legacy default stream.
 const LEGACY: fn(u64, *mut c_int) -> c_int = |stream, status| match stream {
-    // The legacy default stream cannot be captured. During a capture of another stream it cannot even be asked.
+    // The legacy default stream cannot be captured. During a capture of another stream it cannot even be queried.
     0 | 1 => 1,
     _ => driver::cuStreamIsCapturing(stream, status),
 };
 const PER_THREAD: fn(u64, *mut c_int) -> c_int = driver::cuStreamIsCapturing_ptsz;
 
-/// Asks the driver what a pool has reserved. Returns the bytes of its device that count, or `None` for a pool that has ended.
+/// Queries the bytes that a pool has reserved, and records them. Returns the bytes of its device that count against the limit, or `None`
+/// if the pool was destroyed or is not known.
 fn poll(pool: u64) -> Option<u64> {
     let device = state::with(|state| state.account.device_of_pool(pool))??;
     let mut reserved = 0;
@@ -88,7 +90,7 @@ fn allocate(
             .is_some_and(|(total, limit)| total > limit)
     };
     if result == 0 && is_over() {
-        // The driver reserves more than was requested. A smaller card would give up what the pool does not use.
+        // The driver reserves more than was requested. On a card of the limited size, it would release the unused memory of the pool.
         driver::cuMemPoolTrimTo(owner, 0);
         if is_over() {
             driver::cuMemFreeAsync(value(at), stream);
@@ -109,7 +111,7 @@ fn allocate(
 }
 
 fn free(at: u64, stream: u64, ask: fn(u64, *mut c_int) -> c_int, call: impl FnOnce() -> c_int) -> c_int {
-    // In a capture the call adds a node that frees memory when the graph runs.
+    // During a capture, the call adds a node that frees the memory when the graph runs.
     let block =
         (!is_capturing(stream, ask)).then(|| account::free(Space::Device, at, stream, stack::capture()));
     let result = call();
@@ -139,7 +141,7 @@ calls! {
     cuMemPoolCreate(pool: *mut u64, properties: *const c_void) {
         let result = driver::cuMemPoolCreate(pool, properties);
         if result == 0 {
-            // The kind of the place and its number. Kind 1 is a device.
+            // The kind and the number of the location. Kind 1 is a device.
             let (kind, number): (c_int, c_int) = (field(properties, 8), field(properties, 12));
             let device = if kind == 1 { number } else { -1 };
             let _ = state::with(|state| state.account.pool_begins(value(pool), device));

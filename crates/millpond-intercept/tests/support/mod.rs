@@ -16,7 +16,7 @@ pub(crate) struct Place {
     pub(crate) folder: PathBuf,
 }
 
-/// Builds the clients once. Returns `None`, with a message, if there is no C compiler.
+/// Returns the folder. The first call builds the clients. Prints a message and returns `None` if there is no C compiler.
 pub(crate) fn place() -> Option<&'static Place> {
     static PLACE: OnceLock<Option<Place>> = OnceLock::new();
     PLACE.get_or_init(build).as_ref()
@@ -28,7 +28,7 @@ fn build() -> Option<Place> {
         return None;
     }
     let test = env::current_exe().expect("the path of this test");
-    // Tests that run side by side in processes of their own must not share a folder. libtest gives the thread of a test its name.
+    // Tests may run in parallel in separate processes, so they must not share a folder. libtest names the thread of a test after the test.
     let program = test.file_name().expect("a file").to_string_lossy();
     let thread = std::thread::current();
     let test_name = thread.name().unwrap_or("main").replace("::", "-");
@@ -90,7 +90,7 @@ pub(crate) struct Process {
 }
 
 impl Place {
-    /// Runs the client that finds functions in this way. `name` is the name of a folder of the run's own.
+    /// Runs the client that looks up functions in this way. `name` is the name of a new folder for the run.
     pub(crate) fn run(&self, name: &str, way: &str, scenario: &str, settings: &[(&str, &str)]) -> Run {
         let program = self
             .folder
@@ -161,7 +161,7 @@ impl Run {
 }
 
 impl Process {
-    /// Returns kind of memory, pool and requested bytes of the rows of a kind.
+    /// Returns the kind of memory, the pool and the requested bytes of each row of a kind.
     pub(crate) fn blocks(&self, kind: Kind) -> Vec<(String, String, u64)> {
         let rows = self.rows.iter().filter(|row| row.kind == kind);
         rows.map(|row| {

@@ -128,7 +128,7 @@ fn listen_at(path: PathBuf) -> Result<(Listening, UnixListener), ServeError> {
     }
 }
 
-/// Creates the directory, or checks that it belongs to the user and nobody else can enter it.
+/// Creates the directory, or checks that it belongs to the user and that no other user can enter it.
 fn prepare(folder: &Path) -> Result<(), ServeError> {
     let failed = |why: String| ServeError::Folder {
         folder: folder.to_owned(),
@@ -156,7 +156,7 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Returns whether a path is a socket that nobody listens on.
+/// Returns whether a path is a socket on which no process listens.
 ///
 /// A stopped process still listens: connections wait in its queue. If the queue is full, this does not wait for room.
 fn is_stale(path: &Path) -> bool {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_the_user_s_alone() {
+    fn only_the_user_can_enter_the_folder() {
         let scratch = Scratch::new("folder");
         let at = |name: &str| scratch.0.join(name);
         prepare(&at("new")).expect("made");

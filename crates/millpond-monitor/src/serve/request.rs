@@ -167,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_of_this_machine() {
+    fn only_names_of_this_machine_are_accepted() {
         for host in [
             "127.0.0.1",
             "127.0.0.1:9464",
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_taken_apart() {
+    fn heads_are_parsed() {
         let text = "GET /metrics?x=1 HTTP/1.1\r\nHOST:  localhost:9 \r\naccept: a\r\nAccept: b\r\n";
         let head = Head::parse(text.as_bytes()).expect("a head");
         assert_eq!(

@@ -1,9 +1,9 @@
 //! Reads the process's cgroups, from its own up to the highest visible one.
 //!
-//! A mount may begin below the top of the hierarchy, and a path may be relative to another root than the mount: in a
-//! container both are `/` for a cgroup that the host calls `/kubepods/...`. A directory is therefore found by removing
-//! the mount's own root from the process's path. If that is not possible, the mount's root may still be known to be
-//! above the process.
+//! A mount may begin below the top of the hierarchy, and the process's path may be relative to another root than the
+//! mount. For example, in a container both are `/` for a cgroup that the host calls `/kubepods/...`. A directory is
+//! therefore found by removing the mount's own root from the process's path. If that is not possible, the mount's root
+//! may still be known to be above the process.
 
 use super::evidence::{Evidence, Limit, LimitKind, Scope, Why};
 use super::figures::{self, Amount, Hierarchy};
@@ -160,7 +160,7 @@ impl Seat {
     }
 }
 
-/// Returns true if the directory counts memory.
+/// Reads the limits and events of a directory of version 2. Returns true if the directory counts memory.
 fn version_2(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -> bool {
     let current = folder.join("memory.current");
     let used = match files.find(&current, figures::number) {
@@ -207,7 +207,7 @@ fn version_2(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -
     true
 }
 
-/// Returns true if the directory counts memory.
+/// Reads the limits and events of a directory of version 1. Returns true if the directory counts memory.
 fn version_1(files: &Files, evidence: &mut Evidence, folder: &Path, own: bool) -> bool {
     let path = folder.join("memory.limit_in_bytes");
     let limit = match files.find(&path, figures::amount_v1) {

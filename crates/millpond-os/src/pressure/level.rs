@@ -67,7 +67,7 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// The shares from which the levels hold. Invariant: ascending.
+/// The shares at which the levels begin. Invariant: they ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     medium: Share,
@@ -164,28 +164,29 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Returns the steps for the used share of a limit, excluding memory that the system reclaims by itself.
+    /// Sets the steps for the used share of a limit, excluding memory that the system reclaims by itself.
     #[must_use]
     pub fn used(mut self, steps: Steps) -> Self {
         self.used = steps;
         self
     }
 
-    /// Returns the steps for the share of the last ten seconds in which *some* task waited for memory.
+    /// Sets the steps for the share of the last ten seconds in which *some* task waited for memory.
     #[must_use]
     pub fn some_stalled(mut self, steps: Steps) -> Self {
         self.some = steps;
         self
     }
 
-    /// Returns the steps for the share of the last ten seconds in which *all* tasks waited for memory.
+    /// Sets the steps for the share of the last ten seconds in which *all* tasks waited for memory.
     #[must_use]
     pub fn all_stalled(mut self, steps: Steps) -> Self {
         self.full = steps;
         self
     }
 
-    /// Returns the thresholds at which levels are left: used bytes lowered by `margin`, and stalls halved.
+    /// Returns the thresholds at which levels are left: the steps of used bytes lowered by `margin`, and those of
+    /// stalls halved.
     pub(super) fn lower(&self, margin: Share) -> Self {
         Self {
             used: self.used.lower(margin),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_ascend() {
+    fn steps_that_do_not_ascend_are_refused() {
         let p = Share::percent;
         assert!(Steps::new(p(1), p(1), p(1)).is_ok());
         for (a, b, c) in [(0, 1, 2), (2, 1, 3), (1, 3, 2)] {
@@ -238,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lower_steps_ascend_and_never_say_less(
+        fn lowered_steps_ascend_and_never_give_a_lower_level(
             mut steps in proptest::array::uniform3(1u32..=10_000), margin in 0u32..=10_000, at in 0u32..=10_000,
         ) {
             steps.sort_unstable();

@@ -76,7 +76,7 @@ pub struct DeviceChange<'a> {
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
-    /// The thread, or `None` once it was told to stop.
+    /// The thread, or `None` after it was asked to stop.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -89,8 +89,8 @@ struct Shared {
     level: AtomicUsize,
     last: Mutex<(Arc<Pressure>, Option<Means>)>,
     calls: Calls,
-    /// A byte in this pipe ends the thread. Both ends stay open while either side lives. The copies in a child do not
-    /// delay the thread, and no write meets a closed end.
+    /// A byte in this pipe ends the thread. The watch and the thread both keep both ends open, so no write finds a
+    /// closed end. The copies in a child do not delay the thread.
     stop: (PipeReader, PipeWriter),
 }
 

@@ -19,7 +19,7 @@ fn pool() -> [Ranked<u8>; 4] {
 
 #[cfg(debug_assertions)]
 #[test]
-fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
+fn taking_a_lock_out_of_order_panics_with_both_names() {
     let [roll, small, large, line] = pool();
     let (other, tables) = (pool(), Ranked::new(Rank::Tables, ()));
     {
@@ -67,7 +67,7 @@ fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn no_lock_is_taken_twice_by_one_thread_during_a_fork_either() {
+fn taking_a_held_lock_again_panics_during_a_fork_too() {
     let [_, small, ..] = pool();
     let [shards, stacks] = [Rank::Shard, Rank::Stacks].map(|rank| [0, 1].map(|_| Ranked::new(rank, ())));
     let tables = Ranked::new(Rank::Tables, ());
@@ -146,7 +146,7 @@ fn locks_of_other_threads_do_not_count_in_the_order() {
 
 #[cfg(not(debug_assertions))]
 #[test]
-fn it_costs_nothing() {
+fn ranks_add_no_size_in_release_builds() {
     assert_eq!(size_of::<Ranked<u64>>(), size_of::<Mutex<u64>>());
     assert_eq!(size_of::<Locked<'_, u64>>(), size_of::<MutexGuard<'_, u64>>());
     assert_eq!((size_of::<Order>(), size_of::<Turn<'_>>()), (0, 0));

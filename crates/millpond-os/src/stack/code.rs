@@ -170,8 +170,8 @@ impl Object<'_> {
             return None;
         }
         let from = std::ptr::with_exposed_provenance::<u8>(usize::try_from(place.start).ok()?);
-        // SAFETY: it is part of a readable segment, which the loader cannot unload while it shows the segment to us. Nobody writes tables
-        // of code.
+        // SAFETY: it is part of a readable segment, which the loader cannot unload while it shows the segment to us. No code writes to
+        // these tables.
         let table = unsafe { std::slice::from_raw_parts(from, usize::try_from(bytes).ok()?) };
         Some(table.into())
     }
@@ -186,13 +186,13 @@ fn each_object(mut visit: Visit<'_>) {
         _bytes: libc::size_t,
         data: *mut libc::c_void,
     ) -> libc::c_int {
-        // SAFETY: the loader's, for as long as this call.
+        // SAFETY: the loader owns the information and keeps it valid during this call.
         let info = unsafe { &*info };
-        // SAFETY: what `each_object` gave.
+        // SAFETY: this is the pointer that `each_object` passed.
         let visit = unsafe { &mut *data.cast::<Visit<'_>>() };
         let segments = match info.dlpi_phdr.is_null() {
             true => &[],
-            // SAFETY: the loader's, for as long as this call.
+            // SAFETY: the loader owns the headers and keeps them valid during this call.
             false => unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
         };
         let object = Object {
@@ -202,11 +202,11 @@ fn each_object(mut visit: Visit<'_>) {
         };
         libc::c_int::from(!visit(&object))
     }
-    // SAFETY: it calls `show` while it runs, with `visit`.
+    // SAFETY: the loader calls `show` only during this call, with `visit`.
     unsafe { libc::dl_iterate_phdr(Some(show), (&raw mut visit).cast()) };
 }
 
-/// Returns the current information unless another thread is reading it.
+/// Calls `what` until it returns a value. It returns `None` while another thread is reading.
 #[cfg(test)]
 pub(super) fn patient<T>(what: impl Fn() -> Option<T>) -> T {
     loop {
@@ -256,14 +256,14 @@ mod tests {
                 while !holds.load(Ordering::Acquire) {
                     std::thread::yield_now();
                 }
-                // SAFETY: the child leaves by `_exit`; what it calls before is what is tested.
+                // SAFETY: the child leaves by `_exit`. The calls that it makes before are the subject of this test.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
-                    // SAFETY: takes a number.
+                    // SAFETY: the call takes a number.
                     unsafe { libc::alarm(10) };
                     let mut frames = 0;
                     super::super::walk(10, |_| frames += 1);
-                    // SAFETY: ends the child without running what is the parent's.
+                    // SAFETY: the call ends the child without running exit handlers of the parent.
                     unsafe { libc::_exit(i32::from(frames == 0)) };
                 }
                 let mut status = -1;
@@ -281,7 +281,7 @@ mod tests {
     fn libraries_that_are_loaded_later_are_known() {
         let before = Code::read();
         // A part of the C library that nothing here needs.
-        // SAFETY: its beginning does nothing.
+        // SAFETY: the library's initialisation does nothing.
         let library = unsafe { libc::dlopen(c"libutil.so.1".as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return eprintln!("skipped: there is no library to load");

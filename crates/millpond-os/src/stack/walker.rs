@@ -172,7 +172,7 @@ impl Walker {
                 if self.ended || self.last.len() >= most {
                     return Ok(());
                 }
-                // The previous walk was not asked for more frames.
+                // The previous walk did not request more frames.
                 self.fresh.clear();
                 self.fresh.append(&mut self.last);
                 tries = 0;
@@ -271,24 +271,24 @@ fn read(at: u64, live: &Range<u64>) -> Option<u64> {
         return None;
     }
     let word = std::ptr::with_exposed_provenance::<u64>(at as usize);
-    // SAFETY: `live` is what this thread has on its stack, which is mapped, and nobody else's to write to but where a frame has
-    // lent it. A word that changes meanwhile is read as it was or as it is.
+    // SAFETY: `live` is the used part of this thread's stack, which is mapped. Another thread writes to it only if a frame has
+    // lent it a part. If a word changes meanwhile, the old or the new value is read.
     Some(unsafe { word.read_volatile() })
 }
 
 /// Returns the range from the lowest address that this thread's stack can reach to its start.
 fn this_stack() -> Option<Range<u64>> {
     let mut attributes = mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: there is nothing to look out for.
+    // SAFETY: the call has no preconditions.
     let this = unsafe { libc::pthread_self() };
-    // SAFETY: a thread that runs; it fills them in where it answers 0.
+    // SAFETY: the thread is running. The call initialises the attributes if it returns 0.
     if unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) } != 0 {
         return None;
     }
     let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
-    // SAFETY: filled in.
+    // SAFETY: the attributes are initialised.
     let read = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut bytes) };
-    // SAFETY: filled in, and not used again.
+    // SAFETY: the attributes are initialised and not used again.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     let from = lowest.addr() as u64;
     (read == 0 && bytes >= 4096).then_some(from..from.checked_add(bytes as u64)?)

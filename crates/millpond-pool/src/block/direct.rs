@@ -1,9 +1,9 @@
 //! Blocks that a source hands out without a pool.
 //!
-//! From 256 KiB on, a block that grows to another place moves its pages instead of copying them. This pays only if the target is fresh
-//! memory, as it always is here. A copy to fresh memory takes a page fault for each page, 1,300 to 3,700 ns; a move takes 300 to 600 ns.
-//! A pool copies instead, because its memory mostly has pages. Then a copy takes 30 to 480 ns for each page, and the origin keeps its
-//! pages. The example `growth` measures all of these.
+//! From 256 KiB on, a block that grows to another place moves its pages instead of copying them. This is faster only if the target is
+//! fresh memory, as it always is here: a copy to fresh memory takes 1,300 to 3,700 ns for each page, because of the page fault, and a move
+//! takes 300 to 600 ns. A pool copies instead, because most of its free memory already has pages. Such a copy takes 30 to 480 ns for each
+//! page, and the origin keeps its pages. The example `growth` measures all of these times.
 
 use crate::memory::MemorySource;
 use crate::pool::RawBlock;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The unit that requests are rounded up to. Systems map whole pages, and none has smaller ones.
+/// The unit that requests are rounded up to. The system maps whole pages, which have at least this size.
 const PAGE: usize = 4 << 10;
 
 /// From this number of bytes on, contents are moved with their pages instead of being copied.
@@ -111,11 +111,11 @@ impl Direct {
     /// Moves the first `keep` bytes of a block to another block. The other bytes of that block do not change.
     ///
     /// # Safety
-    /// Both are blocks of this source, the caller's alone, and have `keep` bytes.
+    /// Both are blocks of this source with at least `keep` bytes, and only the caller uses them.
     pub(crate) unsafe fn move_contents(&self, from: NonNull<u8>, to: NonNull<u8>, keep: usize) {
         let mut moved = 0;
         if keep >= TRANSFERRED {
-            // Only whole pages are transferred. The last page may be kept in part, and the target's bytes behind that part may
+            // Only whole pages are transferred. If only a part of the last page is kept, the target's bytes after that part may
             // have to stay zero.
             let whole = keep / PAGE * PAGE;
             let (origin, target) = (from.addr().get() as u64, to.addr().get() as u64);

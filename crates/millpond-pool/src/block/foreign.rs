@@ -17,9 +17,9 @@ pub struct ForeignMemory {
     pub bytes: u64,
 }
 
-/// Returns the memory of other owners that this process's tensors use now: that of a `Vec` by
-/// `Tensor::from_vec`, of an array of ndarray, or of another library by DLPack. Memory of a pool
-/// that is lent to others by DLPack is counted by its pool as usual.
+/// Returns the memory of other owners that this process's tensors use now: the memory of a `Vec`
+/// (`Tensor::from_vec`), of an ndarray array, or of another library (DLPack). Memory of a pool that
+/// is lent to another library by DLPack is not included: its pool counts it as usual.
 ///
 /// ```
 /// use millpond::{Tensor, source::foreign_memory};
@@ -43,7 +43,7 @@ pub fn foreign_memory() -> ForeignMemory {
 pub struct Foreign {
     bytes: u64,
     writable: bool,
-    /// Dropped once, on any thread, which returns the memory.
+    /// Returns the memory to its owner when it is dropped, on any thread.
     _keeper: Box<dyn Any + Send + Sync>,
 }
 
@@ -60,7 +60,7 @@ impl Foreign {
         }
     }
 
-    /// Returns whether it may be written.
+    /// Returns whether the memory may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

@@ -59,7 +59,7 @@ impl Owner {
     /// `from` are unspecified afterwards.
     ///
     /// # Safety
-    /// Both must be blocks of this owner that nobody but the caller uses, and both must have at least `keep` bytes.
+    /// Both must be blocks of this owner that only the caller uses, and both must have at least `keep` bytes.
     pub(super) unsafe fn move_contents(&self, from: NonNull<u8>, to: NonNull<u8>, keep: usize) {
         match self {
             // SAFETY: the caller guarantees this, and two blocks do not overlap.

@@ -14,8 +14,8 @@ impl Buffer<u8> {
     ///
     /// # Safety
     /// The `bytes` bytes at `pointer`, which is a multiple of the power of two `align`, are initialised and may be read
-    /// from any thread for as long as `owner` lives. Nobody else writes to them meanwhile. If the owner is writable, they
-    /// may also be written, and nobody else accesses them.
+    /// from any thread for as long as `owner` lives. No other code writes to them during that time. If the owner is writable,
+    /// they may also be written, and no other code accesses them.
     #[doc(hidden)]
     pub unsafe fn foreign(pointer: NonNull<u8>, bytes: usize, align: usize, owner: Arc<Foreign>) -> Self {
         // SAFETY: the caller guarantees the same conditions.
@@ -60,7 +60,7 @@ impl Buffer<u8> {
         });
         let owner = Arc::new(Foreign::new(bytes, true, keeper));
         // SAFETY: a `Vec`'s elements are aligned, and as plain data they are initialised bytes. The keeper owns them, keeps
-        // them allocated and gives nobody access.
+        // them allocated and gives no other code access.
         unsafe { Self::foreign(pointer.cast(), bytes, align_of::<T>(), owner) }
     }
 }

@@ -46,7 +46,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         let len = self.len;
         self.block.note_leaked();
         let first = self.block.leak().as_ptr().cast();
-        // SAFETY: by the invariant these are `len` values of `T`. The block is never freed, and nobody else uses it.
+        // SAFETY: by the invariant these are `len` values of `T`. The block is never freed, and no other code uses it.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

@@ -66,7 +66,7 @@ macro_rules! make_buffers {
                 Ok(unsafe { buffer.assume_init() })
             }
 
-            /// Allocates a buffer of `len` elements. The function returns the element for each index.
+            /// Allocates a buffer of `len` elements. `value` returns the element for each index.
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.
@@ -78,8 +78,9 @@ macro_rules! make_buffers {
                 Ok(self.alloc(len)?.write_with(value))
             }
 
-            /// Allocates a buffer of an iterator's elements. If the iterator returns more elements than its length says,
-            /// the others stay in it. If it returns fewer, the buffer is shorter.
+            /// Allocates a buffer of an iterator's elements. If the iterator has more elements than its length says, the
+            /// buffer contains only the first of them, and the others stay in the iterator. If it has fewer, the buffer is
+            /// shorter.
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 impl Tenant {
     /// Allocates a buffer of `len` elements, all zero, when the budget has room. The future works in any runtime. It waits
-    /// in the budget's queue until there is room, or until the [tenant's timeout](Self::wait) if it has one. If the pool
-    /// itself has no memory, it fails, because no thread waits for it. Dropping the future removes it from the queue.
+    /// in the budget's queue until there is room, or until the [tenant's timeout](Self::wait) if it has one. It does not
+    /// wait for the pool: if the pool itself has no memory, the future fails. Dropping the future removes it from the queue.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory, or if there can never be enough. Returns [`BudgetError::TimedOut`]

@@ -52,7 +52,7 @@ impl RawBuffer {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<T> {
-    /// Converts the buffer to its raw parts. Its memory is freed only by way of [`from_raw`](Self::from_raw).
+    /// Converts the buffer to its raw parts. Its memory is not freed unless [`from_raw`](Self::from_raw) converts them back.
     pub fn into_raw(self) -> RawBuffer {
         RawBuffer {
             block: ManuallyDrop::new(self.block),

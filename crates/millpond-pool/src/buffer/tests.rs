@@ -1,4 +1,4 @@
-//! Buffers against vectors, over a pool, over a source and over a fake that an interpreter can run.
+//! Compares buffers with vectors, over a pool, over a source, and over a fake source that also works under Miri.
 
 use super::*;
 use crate::block::Memory;
@@ -158,7 +158,7 @@ proptest! {
     #![proptest_config(config(200))]
 
     #[test]
-    fn a_buffer_of_a_fake_is_a_vector(steps in steps(), align in 0..12u32) {
+    fn a_buffer_of_a_fake_source_behaves_like_a_vector(steps in steps(), align in 0..12u32) {
         let source = fake::unpooled();
         let buffer = source.alloc_aligned(7, 1 << align).expect("room").fill(3);
         agree(buffer, &steps);
@@ -167,7 +167,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn a_buffer_of_a_pool_is_a_vector(steps in steps(), align in 0..22u32) {
+    fn a_buffer_of_a_pool_behaves_like_a_vector(steps in steps(), align in 0..22u32) {
         let pool = pool();
         agree(pool.alloc_zeroed_aligned(100, 1 << align).expect("room"), &steps);
         let stats = pool.stats();
@@ -182,7 +182,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn a_buffer_of_a_source_is_a_vector(steps in steps(), align in 0..22u32) {
+    fn a_buffer_of_a_source_behaves_like_a_vector(steps in steps(), align in 0..22u32) {
         let source = Unpooled::host().expect("a source");
         agree(source.alloc_zeroed_aligned(100, 1 << align).expect("room"), &steps);
         prop_assert_eq!(source.held_bytes(), 0);
@@ -239,7 +239,7 @@ fn a_failed_growth_leaves_the_buffer_unchanged() {
 }
 
 #[test]
-fn a_wrong_length_of_an_iterator_does_no_harm() {
+fn a_wrong_iterator_length_gives_a_buffer_of_the_shorter_length() {
     struct Liar(usize, usize);
     impl Iterator for Liar {
         type Item = u8;
@@ -271,7 +271,7 @@ fn a_wrong_length_of_an_iterator_does_no_harm() {
 }
 
 #[test]
-fn a_panic_while_a_buffer_is_filled_loses_nothing() {
+fn a_panic_while_a_buffer_is_filled_frees_its_memory() {
     let source = fake::unpooled();
     let buffer = source.alloc::<u32>(10).expect("room");
     let filled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -282,7 +282,7 @@ fn a_panic_while_a_buffer_is_filled_loses_nothing() {
 }
 
 #[test]
-fn nothing_is_taken_for_no_elements() {
+fn an_empty_buffer_allocates_no_memory() {
     let source = fake::unpooled();
     let mut empty = source
         .alloc_aligned::<[u64; 3]>(0, 4096)
@@ -297,7 +297,7 @@ fn nothing_is_taken_for_no_elements() {
 }
 
 #[test]
-fn a_source_may_go_before_its_buffers() {
+fn buffers_outlive_the_handle_of_their_source() {
     let source = fake::unpooled();
     let buffer = source.alloc_from(&[1u8, 2]).expect("room");
     let shared = source.alloc_from(&[3u8; 100]).expect("room").into_shared();
@@ -313,7 +313,7 @@ fn a_source_may_go_before_its_buffers() {
 }
 
 #[test]
-fn parts_are_cut_like_slices() {
+fn shared_buffers_accept_the_same_ranges_as_slices() {
     let source = fake::unpooled();
     let mut whole = source.alloc_from_fn(10, |i| i).expect("room").into_shared();
     let part = whole
@@ -335,7 +335,7 @@ fn parts_are_cut_like_slices() {
 }
 
 #[test]
-fn leaks_are_counted_and_stay() {
+fn leaked_buffers_are_counted_and_stay_valid() {
     let source = fake::unpooled();
     // The fake asserts on drop that all memory was freed. The leaked buffer keeps it alive.
     let before = leaks();
@@ -349,7 +349,7 @@ fn leaks_are_counted_and_stay() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn buffers_come_back_from_any_thread_and_after_their_pool() {
+fn buffers_are_freed_on_any_thread_and_after_their_pool_is_closed() {
     let pool = pool();
     let heap = pool.heap();
     let buffers: Vec<Buffer<u16>> = (0..400)
@@ -384,7 +384,7 @@ fn buffers_come_back_from_any_thread_and_after_their_pool() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn buffers_in_thread_locals_come_back_at_the_threads_end() {
+fn buffers_in_thread_locals_are_freed_when_the_thread_ends() {
     thread_local!(static HELD: std::cell::RefCell<Vec<Buffer<u8>>> = const { std::cell::RefCell::new(Vec::new()) });
     let pool = pool();
     let thread = std::thread::spawn({
@@ -404,7 +404,7 @@ fn buffers_in_thread_locals_come_back_at_the_threads_end() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn a_buffer_tells_where_it_is() {
+fn a_buffer_reports_its_kind_device_and_pool() {
     let pinned = crate::Host::builder().build_pinned().expect("a source");
     let of_pinned = Pool::builder().over(Box::new(pinned)).expect("a pool");
     if let Ok(buffer) = of_pinned.alloc_zeroed::<u8>(100) {
@@ -421,7 +421,7 @@ fn a_buffer_tells_where_it_is() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn memory_that_runs_out_leaves_a_buffer_as_it_was() {
+fn running_out_of_memory_leaves_a_buffer_unchanged() {
     let pool = Pool::builder().limit(4 << 20).host().expect("a pool");
     let mut buffer = pool.alloc_from(&vec![7u8; 3 << 20]).expect("room");
     let error = buffer.try_grow_zeroed(5 << 20).expect_err("no room");
@@ -431,7 +431,7 @@ fn memory_that_runs_out_leaves_a_buffer_as_it_was() {
 }
 
 #[test]
-fn zeros_are_zeros_where_memory_is_full_of_rubbish() {
+fn zeroed_elements_are_zero_in_memory_that_was_not_zero() {
     let source = fake::unpooled();
     let mut buffer = source.alloc_zeroed::<u64>(100).expect("room");
     buffer.fill(u64::MAX);
@@ -444,7 +444,7 @@ fn zeros_are_zeros_where_memory_is_full_of_rubbish() {
     assert_eq!(unknown.fill(4)[..], [4; 10]);
 }
 
-/// From 256 KiB on, whole pages move. The last of them also contains bytes behind the elements.
+/// From 256 KiB on, whole pages move. The last page also contains bytes after the kept elements.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn grown_bytes_are_zero_wherever_the_elements_move() {
@@ -471,7 +471,7 @@ fn grown_bytes_are_zero_wherever_the_elements_move() {
 
 /// A normal run cannot detect the race that this test is about. Miri reports it.
 #[test]
-fn whoever_is_left_alone_with_a_buffer_writes_after_the_reads_of_others() {
+fn the_last_owner_of_a_buffer_writes_after_the_reads_of_other_threads() {
     let source = fake::unpooled();
     let mut mine = source.alloc_from(&[1u32, 2, 3, 4]).expect("room").into_shared();
     for round in 2..4 {

@@ -65,7 +65,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     pub(crate) fn copied(mut self, values: &[T]) -> Buffer<T> {
         let len = self.len().min(values.len());
         self.write_first(values);
-        // SAFETY: `len` elements were written just now, and there are as many.
+        // SAFETY: `len` elements were written just now, and the buffer has at least `len` elements.
         unsafe { self.assume_init_first(len) }
     }
 
@@ -96,7 +96,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
         Ok(unsafe { self.assume_init() })
     }
 
-    /// Writes the function's value for each index.
+    /// Writes the value that the function returns for each index.
     #[must_use]
     pub fn write_with(mut self, mut value: impl FnMut(usize) -> T) -> Buffer<T> {
         for (index, element) in self.iter_mut().enumerate() {
@@ -108,7 +108,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 }
 
 impl<T: AnyBitPattern> Buffer<T> {
-    /// Allocates a buffer of an iterator's elements, at most as many as its length says.
+    /// Allocates a buffer of an iterator's elements, of at most the length that the iterator reports.
     #[doc(hidden)]
     pub fn collect(owner: Owner, values: impl ExactSizeIterator<Item = T>) -> Result<Self, AllocError> {
         let mut buffer = Buffer::<MaybeUninit<T>>::uninit(owner, values.len(), ALIGN)?;

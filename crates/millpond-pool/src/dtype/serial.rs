@@ -1,4 +1,4 @@
-//! Types of elements as serde data.
+//! Serialises and deserialises element types with serde.
 
 use super::DType;
 use serde::de::{Deserializer, Visitor};

@@ -1,7 +1,7 @@
 //! The allocator of a program while a pool's slow path runs on the thread.
 //!
-//! [Inside](millpond_os::reentrancy), new blocks come from the [metadata arena](millpond_os::metadata). A block of the pool that is freed inside is
-//! returned when the slow path has ended: until then it is in a list that runs through the blocks themselves.
+//! [Inside](millpond_os::reentrancy) a slow path, new blocks come from the [metadata arena](millpond_os::metadata). If a block of the
+//! pool is freed there, it is returned when the slow path has ended. Until then it is in a list that is stored in the blocks themselves.
 
 use crate::pool::{PoolHeap, is_filled_around, refill_around};
 use millpond_os::reentrancy::{self, Deferred};
@@ -12,7 +12,7 @@ use std::ptr::{self, NonNull};
 /// A note that is written into a block which is returned later.
 struct Waiting {
     layout: Layout,
-    /// Whether the note covers bytes behind a guarded block that were filled correctly.
+    /// Whether the note covers bytes after a guarded block, and their fill was unchanged.
     over_filled: bool,
     next: Option<NonNull<Waiting>>,
 }
@@ -43,12 +43,12 @@ pub(super) fn adopt(heap: &'static PoolHeap) {
     words::with(|words| unsafe { words.set_server(NonNull::from(heap).cast()) });
 }
 
-/// Returns the bytes behind a block of this layout that the note covers.
+/// Returns the number of bytes after a block of this layout that the note covers.
 fn under(layout: Layout) -> usize {
     size_of::<Waiting>().saturating_sub(layout.size())
 }
 
-/// Returns a block to the pool when the slow path has ended.
+/// Queues a block that is returned to the pool when the slow path has ended.
 ///
 /// # Safety
 /// The block was allocated by the pool with this layout, was not freed, and is not used any more.
@@ -73,14 +73,14 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
 
 const _: () = assert!(size_of::<Waiting>() <= 64 && align_of::<Waiting>() <= 64);
 
-/// Returns the waiting blocks to the pool. Returning a block may take a slow path of its own, whose end leaves the remaining
-/// blocks to this loop. Nested calls, one for each block, would need a stack as long as the list.
+/// Returns the waiting blocks to the pool. Returning a block may take another slow path. When that ends, it does not call this
+/// function again, but leaves the remaining blocks to this loop. Otherwise the stack would grow with the length of the list.
 #[cold]
 #[inline(never)]
 pub(super) fn give_back() {
     words::with(|words| words.set_giving(List::Global, true));
     while let Some(first) = first() {
-        // SAFETY: only `wait` puts blocks there. It has written the note, and nobody else has used the block since.
+        // SAFETY: only `wait` adds blocks to the list. It has written the note, and no other code has used the block since.
         let Waiting {
             layout,
             over_filled,
@@ -91,7 +91,7 @@ pub(super) fn give_back() {
             // SAFETY: these are the bytes that `wait` found filled.
             unsafe { refill_around(first.addr().get() + layout.size(), under(layout)) };
         }
-        // SAFETY: the caller of `wait` has guaranteed it.
+        // SAFETY: the caller of `wait` has guaranteed the conditions.
         unsafe { super::give(first.cast(), layout) };
     }
     words::with(|words| words.set_giving(List::Global, false));

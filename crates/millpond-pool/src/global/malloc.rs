@@ -1,7 +1,7 @@
 //! The program's pool as `malloc`: blocks that are freed without their size.
 //!
-//! The functions are those of C with Rust's types. A library that exports them under C's names makes the pool the allocator of a
-//! program that nobody changed. The library's own Rust code must use [`GlobalPool::of_malloc`](super::GlobalPool::of_malloc), so that its
+//! The functions are those of C with Rust's types. A library that exports them under C's names makes the pool the allocator of an
+//! unmodified program. The library's own Rust code must use [`GlobalPool::of_malloc`](super::GlobalPool::of_malloc), so that its
 //! tables come from the metadata arena. Both use the same pool, but a block must be freed by the interface that allocated it.
 //!
 //! Inside the slow path of a pool, the C library may call these functions itself. A block that it allocates then comes from the
@@ -80,11 +80,11 @@ fn allocate_elsewhere(bytes: usize, align: usize, zeroed: bool, found: RawBlock)
     }
 }
 
-/// Frees a block. Returns false if it is not a block of [`allocate`]. In that case nothing was done.
+/// Frees a block. Returns false and does nothing if the address is not that of a block of [`allocate`].
 ///
 /// # Safety
-/// The address is that of a block which [`allocate`] or [`reallocate`] returned, which was not freed, and which nothing uses any more; or
-/// it is an address that was never one of a block.
+/// Either [`allocate`] or [`reallocate`] returned the block, it was not freed, and nothing uses it any more, or no block was ever at the
+/// address.
 #[inline(always)]
 pub unsafe fn free(block: NonNull<u8>) -> bool {
     let address = block.as_ptr().expose_provenance();
@@ -123,7 +123,7 @@ pub unsafe fn reallocate(block: NonNull<u8>, old: usize, bytes: usize) -> *mut u
         // The smaller block could not be allocated, and the caller of a shrinking `realloc` does not expect an error.
         return if bytes <= old { block.as_ptr() } else { new };
     }
-    // SAFETY: both blocks have as many bytes, and a new block does not overlap with a live one.
+    // SAFETY: both blocks have at least this many bytes, and a new block does not overlap with a live one.
     unsafe { ptr::copy_nonoverlapping(block.as_ptr(), new, old.min(bytes)) };
     // SAFETY: the caller guarantees that the block is live, and it is not used any more.
     unsafe { free(block) };
@@ -145,7 +145,7 @@ impl KeptErrno {
     }
 
     fn new() -> Self {
-        // SAFETY: the address of this thread's error is valid as long as the thread.
+        // SAFETY: the address of this thread's `errno` is valid as long as the thread runs.
         Self(unsafe { Self::place().read() })
     }
 }
@@ -163,7 +163,7 @@ pub fn abort(line: &str) -> ! {
     std::process::abort();
 }
 
-/// What is written in front of a block in the arena.
+/// The header in front of a block in the arena.
 #[derive(Clone, Copy)]
 struct Header {
     requested: usize,
@@ -280,12 +280,12 @@ fn wait(block: NonNull<u8>) {
 pub(super) fn give_back() {
     words::with(|words| words.set_giving(List::Malloc, true));
     while let Some(note) = NonNull::new(first()) {
-        // SAFETY: `wait` has written the note, and nobody else has it.
+        // SAFETY: `wait` has written the note, and no other code uses it.
         let Waiting { block, next } = unsafe { note.read() };
         set_first(next);
         // SAFETY: the note was allocated with this layout, and is not used any more.
         unsafe { ARENA.give(note.cast(), Layout::new::<Waiting>()) };
-        // SAFETY: who freed the block inside has guaranteed the conditions.
+        // SAFETY: the caller that freed the block inside the slow path has guaranteed the conditions.
         unsafe { free(block) };
     }
     words::with(|words| words.set_giving(List::Malloc, false));

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn decommitted_memory_goes_back_to_the_system_and_returns_as_zero() {
+    fn decommitted_memory_is_freed_and_reads_as_zero_when_committed_again() {
         let mut host = host();
         let range = host.reserve(64 * PAGE).expect("addresses");
         let at = range.address();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_many_parts_may_be_too_many_for_a_number() {
+    fn parts_whose_total_size_overflows_are_refused() {
         let mut host = host();
         let range = host.reserve(64 * PAGE).expect("addresses");
         let part = (&range, 0, u64::MAX - PAGE + 1);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_leaves_the_memory_of_its_parent_alone() {
+    fn a_child_does_not_change_the_memory_of_its_parent() {
         let mut host = host();
         let range = host.reserve(64 * PAGE).expect("addresses");
         host.commit(&range, 0, 4 * PAGE, PAGE).expect("memory");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_can_read_the_figures_of_a_pool_and_trim_it() {
+    fn a_child_can_read_the_statistics_of_a_pool_and_trim_it() {
         let pool = Pool::builder().trim_every(None);
         let pool = pool.over(Box::new(host())).expect("a pool");
         let mut block = pool.alloc_zeroed::<u64>(1000).expect("room");

@@ -7,15 +7,15 @@ use millpond_os::{Memfd, Part};
 
 /// A memfd, and the parts of it that are in use.
 ///
-/// Invariant: what is neither in `held` nor in `unfreed` reads as zero.
+/// Invariant: every part that is neither in `held` nor in `unfreed` reads as zero.
 #[derive(Debug)]
 pub(super) struct Backing {
     pub(super) memfd: Memfd,
-    /// The parts that committed runs have, by their offsets in the memfd.
+    /// The parts that committed runs use, by their offsets in the memfd.
     held: Runs,
     /// Parts that were given back and that the system could not free yet. They are still charged.
     unfreed: Vec<Part>,
-    /// The offset from which on nothing was ever used.
+    /// The end of the parts that were ever given out.
     end: u64,
 }
 

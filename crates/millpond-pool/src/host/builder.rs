@@ -17,7 +17,7 @@ pub enum HugePages {
     /// - the program is about to use all of it, because a huge page is resident as a whole;
     /// - the source has given at least [16 MiB](HostBuilder::SMALL_BYTES);
     /// - the source's own [pages](HostBuilder::page_bytes) are at least as large;
-    /// - the system is not slow to find huge pages, which the source measures now and then with one huge page.
+    /// - the system is not slow to find huge pages, which the source measures occasionally with one huge page.
     #[default]
     Auto,
     /// Leaves the choice to the system.
@@ -166,15 +166,15 @@ impl HostBuilder {
         self
     }
 
-    /// Sets the most bytes that the source gives at a time. The default is no limit. Memory is then refused only when the
-    /// system refuses it, which usually does not happen before it is touched.
+    /// Sets the maximum number of bytes that are committed or taken at any time. The default is no limit. Without a limit, memory
+    /// is refused only if the system refuses it, and the system usually does not do that before the memory is touched.
     pub fn capacity(mut self, bytes: Option<u64>) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// Sets the most memory mappings of the whole *process* up to which this source makes more. The default is the system's
-    /// limit (`vm.max_map_count`) minus a 32nd of it.
+    /// Sets the number of memory mappings of the whole *process* at which this source makes no more. The default is the
+    /// system's limit (`vm.max_map_count`) minus a 32nd of it.
     pub fn mappings(mut self, most: u64) -> Self {
         self.mappings = Some(most);
         self

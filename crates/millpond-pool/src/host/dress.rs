@@ -29,8 +29,9 @@ impl Host {
         dressed
     }
 
-    /// Advises the system to keep huge pages small of which a part was emptied. Otherwise it would fill them up again by
-    /// itself at some time. If the system cannot make more mappings for this, it may fill them up.
+    /// Advises the system not to rebuild the huge pages in which `part` begins and ends, because it was emptied. Without the
+    /// advice, the system would eventually back these huge pages with memory again. No advice is given if the process may make
+    /// no more mappings.
     pub(super) fn keep_small(&mut self, held: Held, part: Part) {
         if !self.may_be_huge() {
             return;

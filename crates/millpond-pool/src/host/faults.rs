@@ -19,7 +19,7 @@ const PAUSE: u32 = 64;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     slow: bool,
-    /// The time of the next measurement. There was none yet if this is `None`.
+    /// The time of the next measurement, or `None` before the first one.
     next: Option<Instant>,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_requests_huge_pages_for_what_is_used_as_a_whole_unless_they_are_slow() {
+    fn huge_pages_are_requested_for_fully_used_parts_unless_faults_are_slow() {
         let huge = transparent_huge_page();
         for slow in [false, true] {
             let mut host = Host::builder().build().expect("ordinary pages");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_populated_at_once_has_huge_pages_beside_its_ends() {
+    fn huge_pages_are_requested_for_memory_that_is_populated_at_commit() {
         let mut host = Host::builder().populate(true).build().expect("ordinary pages");
         host.faults = Cell::new(Faults::fixed(false));
         let (page, small) = (host.page_bytes(), HostBuilder::SMALL_BYTES);

@@ -1,7 +1,7 @@
-//! Who may lock memory while pages that are locked move.
+//! A lock that prevents sources from locking new memory while locked pages move.
 //!
-//! Linux miscounts a locked part that is moved out of a map, and forgets that the rest of the map is locked. So a part is unlocked,
-//! moved and locked again.
+//! Linux miscounts a locked part that is moved out of a map, and forgets that the rest of the map is locked. Therefore a part is
+//! unlocked, moved and locked again.
 
 use millpond_os::fork::{Participant, Resting};
 use millpond_os::ranked::{InTurn, Rank, Shared};

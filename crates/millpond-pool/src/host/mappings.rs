@@ -1,14 +1,14 @@
-//! The system's limit on memory mappings, kept before the system keeps it.
+//! Enforces a limit on memory mappings, before the process reaches the system's limit.
 
 use millpond_engine::SourceError;
 use millpond_os as os;
 
 /// The number of mappings that may still be made.
 ///
-/// Splitting, opening and moving parts creates mappings, and a process may have about 65,000. Beyond that, a library's next
-/// thread gets no stack. Therefore a share is left to the rest of the process, and growth beyond it is refused. The
-/// kernel's own count is read, because only the kernel knows which neighbours it has merged and what other libraries have
-/// mapped. One reading is used for half of the remaining number.
+/// Splitting, opening and moving parts creates mappings, and a process may have about 65,000. At that number, even a new
+/// thread of another library gets no stack. Therefore the source leaves a share of them to the rest of the process and
+/// refuses to grow further. It reads the kernel's own count, because only the kernel knows which neighbours it has merged
+/// and what other libraries have mapped. After each reading, half of the remaining mappings are made before the next one.
 #[derive(Debug)]
 pub(super) struct Mappings {
     limit: Option<u64>,

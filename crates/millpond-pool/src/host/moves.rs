@@ -1,4 +1,4 @@
-//! Pages taken from one place to another.
+//! Moves pages from one place to another.
 
 use super::{Host, Run, locking};
 use millpond_engine::{Range, SourceError};
@@ -22,7 +22,7 @@ impl Step {
 
 impl Host {
     /// Moves the runs of a part one by one, because the system is not certain to move two mappings in one call. After a
-    /// failure it moves the runs back that were moved.
+    /// failure, it moves the runs that were already moved back to their old places.
     pub(super) fn move_runs(
         &mut self,
         from: (&Range, u64),

@@ -13,9 +13,9 @@ pub(super) struct Reserved {
     pub(super) map: Map,
     /// Bytes of the token, at most those of the mapping.
     pub(super) bytes: u64,
-    /// The part of the source's memfd from which pages are taken first begins here. Without a memfd it is 0.
+    /// The offset in the source's memfd of the pages that this range prefers. Without a memfd it is 0.
     pub(super) home: u64,
-    /// What is mapped, in use or stale.
+    /// The mapped runs, in use or stale.
     pub(super) runs: Runs,
     /// Parts that were given back and that the system could not close yet, and the bytes still charged for them.
     pub(super) unclosed: Vec<(Part, u64)>,
@@ -32,8 +32,8 @@ pub(crate) struct TakenSegment {
     pub(super) seams: VmaBoundaries,
 }
 
-/// The offsets at which an open part may consist of several pieces for the system, because pages were moved into a part of
-/// it. The system moves one piece per call.
+/// The offsets at which the system may have split an open part into several mappings, because pages were moved into a part
+/// of it or advice was given for a part of it. The system moves one mapping per call.
 #[derive(Debug, Default)]
 pub(super) struct VmaBoundaries(BTreeSet<u64>);
 
@@ -70,7 +70,7 @@ impl Reserved {
         refund
     }
 
-    /// Tries again to close a few parts that could not be closed.
+    /// Tries again to close a few parts that could not be closed. Returns the bytes that are no longer charged.
     pub(super) fn close_some(&mut self) -> u64 {
         const FEW: usize = 4;
         let mut refund = 0;
@@ -87,7 +87,8 @@ impl Reserved {
         refund
     }
 
-    /// Closes a part. Returns how many of the bytes charged for it are no longer charged.
+    /// Closes a part for which `charged` bytes are charged. Returns the bytes that are no longer charged, including those of
+    /// earlier parts that could be closed now.
     pub(super) fn close(&mut self, part: Part, charged: u64) -> u64 {
         if self.map.close(part).is_ok() {
             self.seams.mend(part);

@@ -101,12 +101,12 @@ impl Runs {
         })
     }
 
-    /// Returns what is mapped in a part, in use or stale.
+    /// Returns the pieces of runs inside a part, in use or stale.
     pub(super) fn within(&self, part: Part) -> impl Iterator<Item = Run> + '_ {
         self.cut(part).map(|(_, piece)| piece)
     }
 
-    /// Returns the stale runs in a part, as far as they are whole handles.
+    /// Returns the pieces of stale runs inside a part that consist of whole handles.
     pub(super) fn stale(&self, part: Part) -> Vec<Run> {
         let whole = |(run, piece): (Run, Run)| (run.stale && run.is_whole(piece)).then_some(piece);
         self.cut(part).filter_map(whole).collect()

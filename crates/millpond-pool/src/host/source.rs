@@ -207,15 +207,18 @@ impl Source for Host {
     fn synchronize(&mut self) {}
 }
 
-// SAFETY: 1, 2: parts named in `runs` are open, segments are open whole (invariants of `Reserved` and `TakenSegment`),
-// and by the invariant of `Map` nobody else maps anything there; only calls for that very token, and `unmap` for a stale
-// part, close or unmap them, and tokens that are not ours are refused by address and size. A part of the memfd is in one
-// run in use, because `Backing` gives it only once, and in the stale runs that `alias_runs` makes of that run. 3: nothing
-// here reads or writes contents but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts
-// have no memory, so it reads as zero; so does a part of the memfd that `Backing` gives, by its invariant; explicit huge
-// pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open, which leaves both open and the
-// origin without memory, or copies and clears. 6: `protect` changes the access of a part that is held, and nothing else.
-// 7: maps are made at multiples of the page, or of the system's where a segment is smaller.
+// SAFETY: by the number of the condition:
+// 1, 2. The parts in `runs` and all segments are open (invariants of `Reserved` and `TakenSegment`), and by the invariant of
+//    `Map` no other code maps anything there. Only calls with the same token, and `unmap` for a stale part, close or unmap
+//    them. The address and the size of a token are checked, and tokens of other sources are refused. A part of the memfd is in
+//    only one run in use, because `Backing` gives it only once, and in the stale runs that `alias_runs` makes of that run.
+// 3. Only `move_runs` and `transfer_pages` read or write contents, and `discard` clears them.
+// 4. A part that is opened was closed before, and closed parts have no memory, so it reads as zero. A part of the memfd reads
+//    as zero by the invariant of `Backing`. Explicit huge pages are fresh maps.
+// 5. `transfer_pages` moves pages between parts that it found open. Both stay open, and the origin has no memory. Otherwise it
+//    copies the contents and clears the origin.
+// 6. `protect` changes only the access of a part that is held.
+// 7. Maps are made at multiples of the page, or of the system's page if a segment is smaller.
 unsafe impl MemorySource for Host {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -275,7 +278,7 @@ unsafe impl MemorySource for Host {
         let Some((held, part)) = self.open_part(address, bytes) else {
             return false;
         };
-        // A part of a mapping with different access is a mapping of its own for the system, and may split the rest in two.
+        // For the system, a part with different access is a separate mapping. It may split the rest into two mappings.
         if closed && self.mappings.charge(2).is_err() {
             return false;
         }

@@ -1,8 +1,8 @@
 //! Moves pages from one part of memory in use to another.
 //!
-//! Memory that grows to another place need not be copied: its pages are moved, and the origin is left without pages, which
-//! reads as zero. The system does this for one piece per call. A part consists of several pieces after pages were moved
-//! into some of it. Its seams record that.
+//! A block that grows to another place need not be copied: its pages are moved, and the origin is left without pages and
+//! reads as zero. The system moves one piece per call. A part may consist of several pieces, for example after pages were
+//! moved into it. Its seams record where these pieces begin.
 
 use super::{Host, HugePages, VmaBoundaries};
 use millpond_os::{self as os, Map, Part};
@@ -15,7 +15,7 @@ pub(crate) enum Held {
 }
 
 impl Host {
-    /// Implements [`MemorySource::transfer`](millpond_account::MemorySource::transfer).
+    /// Implements [`MemorySource::transfer`](crate::MemorySource::transfer).
     pub(super) fn transfer_pages(&mut self, from: u64, to: u64, bytes: u64) -> bool {
         // A locked part cannot be moved while it is locked, and explicit huge pages cannot be moved at all.
         let fixed = self.rules.lock || matches!(self.rules.huge, HugePages::Explicit(_));
@@ -42,7 +42,7 @@ impl Host {
         };
         let at = |piece: Part| piece.offset - part.offset + place.offset;
         for (done, piece) in pieces.iter().enumerate() {
-            // This refuses the pages of a memfd, which may be mapped elsewhere too.
+            // This call refuses the pages of a memfd, which may be mapped elsewhere too.
             // SAFETY: `open_part` has checked that both parts are open. The owner of the blocks in them calls this with exclusive access
             // to both, so no other thread accesses their bytes.
             let moved = unsafe { old.transfer_pages(*piece, new, at(*piece)) };
@@ -52,7 +52,7 @@ impl Host {
             if done == 0 {
                 return false;
             }
-            // Half of it has gone: the rest follows by copying.
+            // Some of the pieces were already moved, so the rest is copied.
             // SAFETY: as above. A move that failed leaves both parts open.
             let _ = unsafe { old.copy(*piece, new, at(*piece)) };
             // SAFETY: as above.

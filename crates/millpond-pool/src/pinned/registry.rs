@@ -6,7 +6,7 @@ use millpond_os::reentrancy::inside;
 use std::collections::BTreeMap;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// Pinned parts: first address to bytes. Invariant: none is empty and none overlap. Neighbours may touch.
+/// The bytes of each pinned part, by its first address. Invariant: no part is empty, and parts do not overlap. They may touch.
 static PARTS: Shared<BTreeMap<u64, u64>> = Shared::new(Rank::Pinned, BTreeMap::new());
 
 static FORKS: Participant = Participant::new(Rank::Pinned, || Box::new(PARTS.write()));
@@ -78,7 +78,7 @@ mod tests {
     use std::ptr::without_provenance;
 
     #[test]
-    fn parts_come_and_go() {
+    fn added_parts_are_pinned_until_they_are_removed() {
         // These addresses belong to the kernel, so no other test uses them.
         let base = 0xffff_8000_0000_0000u64;
         let pinned = |at: u64| is_pinned(without_provenance::<u8>((base + at) as usize));

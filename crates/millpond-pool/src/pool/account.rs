@@ -1,13 +1,13 @@
-//! The counters of a pool, which its threads keep.
+//! The counters of a pool, which consist of one part for each thread.
 //!
 //! Each thread counts in a cache line that no other thread writes. Sums over the threads are exact when no thread is
-//! active. A peak is one of the sum, which no thread sees: so each thread reports its gains and losses as soon as they
-//! exceed its [`CREDIT`]. While only one thread uses a pool, it reports every new peak, and peaks are exact.
+//! active. The peak is the peak of the sum, which no thread knows. Therefore each thread reports its gains and losses as soon
+//! as they exceed its [`CREDIT`]. While only one thread uses a pool, it reports every new peak, and peaks are exact.
 
 use super::sync::{AtomicI64, AtomicU64, Ordering};
 
-/// The bytes by which a thread's part may differ from its last report. A thread that holds more may differ by a fraction of
-/// its part, within a minimum and a maximum. With n threads, peaks are off by at most n times the maximum.
+/// The bytes by which a thread's part may differ from its last report. A thread that holds more memory may differ by a
+/// fraction of its part, up to a maximum. With n threads, peaks are off by at most n times the maximum.
 pub(crate) const CREDIT: i64 = 64 << 10;
 const MOST_CREDIT: i64 = 4 << 20;
 const CREDIT_SHARE: i64 = 8;
@@ -26,7 +26,7 @@ impl Total {
             .live
             .fetch_add(change, Ordering::Relaxed)
             .wrapping_add(change);
-        // Usually there is no new peak, and a read does not take the cache line from other threads.
+        // Usually there is no new peak, and a read does not invalidate the cache line of other threads.
         if live > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(live, Ordering::Relaxed);
         }
@@ -41,8 +41,8 @@ impl Total {
     }
 }
 
-/// A quantity of one thread: the bytes it has allocated minus those it has freed. Frees count on the thread that frees, so
-/// it may be negative, and only the sum is meaningful.
+/// A quantity of one thread: the bytes that it has allocated minus the bytes that it has freed. A free counts on the thread
+/// that frees, so the quantity may be negative, and only the sum is meaningful.
 #[derive(Debug, Default)]
 pub(crate) struct Net {
     now: AtomicI64,
@@ -54,7 +54,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Returns whether it is time to report. Called by the owner only.
+    /// Adds bytes. Returns whether it is time to report. Called by the owner only.
     #[inline]
     fn gain(&self, bytes: usize) -> bool {
         let now = self.now.load(Ordering::Relaxed).wrapping_add(bytes as i64);
@@ -62,7 +62,7 @@ impl Net {
         now > self.high.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it is time to report. Called by the owner only.
+    /// Subtracts bytes. Returns whether it is time to report. Called by the owner only.
     #[inline]
     fn lose(&self, bytes: usize) -> bool {
         let now = self.now.load(Ordering::Relaxed).wrapping_sub(bytes as i64);
@@ -136,7 +136,7 @@ impl Tally {
         self.allocations.load(Ordering::Relaxed) + self.frees.load(Ordering::Relaxed)
     }
 
-    /// Counts a change of a request's size.
+    /// Counts a change of a request's size. Returns whether it is time to [report](Self::tell).
     #[inline]
     pub(crate) fn resize(&self, from: usize, to: usize) -> bool {
         self.requested.lose(from) | self.requested.gain(to)
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alone_every_peak_is_told() {
+    fn a_single_thread_reports_every_peak() {
         let (tally, totals) = (Tally::default(), Totals::default());
         tally.tell(&totals, true);
         let mut live = 0u64;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_much_tells_less_often() {
+    fn a_thread_that_holds_much_memory_reports_less_often() {
         let (tally, totals) = (Tally::default(), Totals::default());
         tally.tell(&totals, false);
         let (mut told, mut peak) = (0, 0);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn together_peaks_are_off_by_the_credit_of_each() {
+    fn peaks_of_several_threads_are_off_by_at_most_their_credits() {
         let totals = Totals::default();
         let threads: Vec<Tally> = (0..4).map(|_| Tally::default()).collect();
         threads.iter().for_each(|t| t.tell(&totals, false));

@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 
 macro_rules! allocator {
     ($feature:literal, $api:ident) => {
-        // SAFETY: nobody else has a block's memory until it is freed. Its address does not change, even if the handle is
-        // moved or cloned: clones are handles of the same pool, and a live block stays when the last one is dropped. A
-        // block has just the bytes requested, so the layout it is freed with is the one it was allocated for.
+        // SAFETY: no other code uses a block's memory until it is freed. Its address does not change, even if the handle is
+        // moved or cloned: clones are handles of the same pool, and a live block stays valid after the last handle is
+        // dropped. A block has exactly the requested bytes, so it is freed with the layout that it was allocated for.
         #[cfg(feature = $feature)]
         unsafe impl $api::alloc::Allocator for Pool {
             #[inline]

@@ -22,21 +22,21 @@ use std::time::{Duration, Instant};
 /// The default of the time between two maintenance runs of a pool.
 const TICK: Duration = Duration::from_secs(1);
 
-/// A pool from the view of the background thread.
+/// A pool that the background thread can maintain.
 pub trait Maintained: Send + Sync {
     /// Returns a value that identifies the pool.
     fn key(&self) -> usize;
 
-    /// Returns whether it needs no more maintenance: it is closed, it is a broken host pool, or this process is a fork.
+    /// Returns whether the pool needs no more maintenance: it is closed, it is a broken host pool, or this process is a fork.
     fn is_closed(&self) -> bool;
 
     /// Advances the pool's time by one tick.
     fn pass_time(&self);
 
-    /// Returns the bytes that the pool has and no caller uses.
+    /// Returns the bytes that the pool holds and no caller uses.
     fn idle_bytes(&self) -> u64;
 
-    /// Returns whether memory of the pool's kind is scarce. `last` is the system's pressure that was read for another pool.
+    /// Returns whether memory of the pool's kind is scarce. `last` is the system's pressure if it was already read for another pool.
     fn is_scarce(&self, trigger: &PressureTrigger, last: &mut Option<Pressure>) -> bool {
         trigger.is_scarce(last)
     }
@@ -109,11 +109,11 @@ impl Sleeper {
     }
 }
 
-/// Wakes a task at a time, unless it is dropped before.
+/// Wakes a task at a given time, unless this value is dropped before.
 #[derive(Debug)]
 pub struct Alarm(u64);
 
-/// Registers a task to be woken at a time. Returns `None` if there is no thread to do it.
+/// Registers a task to be woken at a given time. Returns `None` if the background thread cannot be started.
 pub fn wake_at(at: Instant, waker: Waker) -> Option<Alarm> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl Drop for Alarm {
             let place = background.sleepers.iter().position(|one| one.number == self.0);
             place.map(|place| background.sleepers.swap_remove(place))
         };
-        // A waker's own code runs outside every lock.
+        // Dropping a waker may run other code, so it happens outside of every lock.
         drop(gone);
     }
 }
@@ -148,7 +148,7 @@ impl Drop for Alarm {
 struct Background {
     pools: Vec<Entry>,
     sleepers: Vec<Sleeper>,
-    /// The process of the thread, and the thread, if it runs.
+    /// The background thread and its process, if the thread runs.
     runs: Option<(u32, Thread)>,
 }
 
@@ -168,7 +168,7 @@ fn background() -> Locked<'static, Background> {
     BACKGROUND.lock()
 }
 
-/// Starts to maintain a pool as its settings say.
+/// Starts to maintain a pool according to its settings.
 pub fn maintain(pool: impl Maintained + 'static, conf: &PoolConf, readings: Readings) {
     let _inside = inside();
     let mut background = background();

@@ -1,41 +1,41 @@
-//! Exclusive access to a thread's cache: at almost no cost for its own thread, and after a pause for any other.
+//! Exclusive access to a thread's cache: almost free for the thread itself, and after a pause for any other thread.
 
 use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause};
 
-/// Decides between a cache's owner and the other threads.
+/// A lock of a cache that is biased towards the cache's owner.
 ///
-/// The owner sets `busy`, then looks whether another thread wants the cache. The other thread sets [`WANTED`], then looks
-/// whether the owner is busy. Each must see the other's flag if both begin at once, so a full barrier has to stand between the
-/// two steps on both sides. The owner takes these steps a hundred million times a second and other threads hardly ever do, so
-/// the other threads pay for both sides: `membarrier` makes every running thread of the process pass a barrier, and for the
-/// owner it is enough that the compiler keeps the order. If the system has no such call, every owner is [`FENCED`]: it takes
-/// the slow path, which has a barrier of its own.
+/// The owner sets `busy`, then checks whether another thread wants the cache. The other thread sets [`WANTED`], then checks
+/// whether the owner is busy. If both begin at the same time, each must see the other's flag, so both sides need a full barrier
+/// between their two steps. The owner takes these steps up to a hundred million times a second, and other threads rarely do.
+/// Therefore the other threads execute the barrier for both sides: `membarrier` makes every running thread of the process pass
+/// a barrier, and for the owner it is enough that the compiler keeps the order. If the system has no such call, every owner is
+/// [`FENCED`]: it takes the slow path, which has a barrier of its own.
 ///
-/// One word contains everything that keeps the owner from the fast path, so observers, waiting and charging cost nothing
-/// while nobody uses them.
+/// One word contains every flag that keeps the owner from the fast path, so observers, waiting and charging cost nothing
+/// while they are not used.
 ///
 /// # Invariant
 /// After [`want`](Self::want), [`barrier`] and a [`wait`](Self::wait) that returns true, the owner does not touch the cache
 /// until [`give_up`](Self::give_up).
 ///
 /// `busy` may still become true in that time: the owner sets it before it reads the flags, finds that the cache is wanted, and
-/// clears it. So at a fork, which holds every claim, `busy` says nothing about the cache. The cache is whole, but a `busy` that
-/// was copied in that moment stays set, because its owner does not exist in the child. The child calls
-/// [`forget_owner`](Self::forget_owner).
+/// clears it. A fork holds every claim, so at that time `busy` says nothing about the cache. The cache is consistent, but if
+/// `busy` was set at the moment of the fork, it stays set in the child, because the owner does not exist there. The child
+/// therefore calls [`forget_owner`](Self::forget_owner).
 ///
 /// # If `membarrier` is forbidden later
-/// A program may forbid the call after its start, for example with a seccomp filter. A barrier on our side alone is then not
-/// enough for owners that still take the fast path. [`wait`](Self::wait) marks them as fenced, but it cannot know whether an
-/// owner has seen the mark: it may be between its two steps. The owner confirms the mark in `fenced` at its next call, and from
-/// then on both sides have a barrier. Until then `wait` returns false and nobody else may touch the cache: figures do not count
-/// its blocks, and trimming leaves them. The child of a fork never uses the cache, because it may be half changed there and its
-/// owner does not exist.
+/// A program may forbid the call after its start, for example with a seccomp filter. A barrier on the side of the other thread
+/// alone is then not enough for owners that still take the fast path. [`wait`](Self::wait) marks them as fenced, but it cannot
+/// know whether an owner has seen the mark: the owner may be between its two steps. The owner confirms the mark in `fenced` at
+/// its next call, and from then on both sides have a barrier. Until then `wait` returns false and no other thread may access the
+/// cache: statistics do not count its blocks, and trimming leaves them. The child of a fork never uses the cache, because it may
+/// be inconsistent there and its owner does not exist.
 ///
-/// It has a cache line of its own: nobody but the owner writes it except while it is claimed.
+/// The lock has a cache line of its own: only the owner writes it, except while it is claimed.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct BiasedLock {
-    /// The owner is in the cache, or is about to look whether it may enter.
+    /// The owner is in the cache, or is about to check whether it may enter.
     busy: AtomicBool,
     /// The owner has seen [`FENCED`] and no longer takes the fast path. Never cleared.
     fenced: AtomicBool,
@@ -44,9 +44,9 @@ pub(crate) struct BiasedLock {
 
 /// Another thread wants the cache.
 const WANTED: u32 = 1;
-/// The system cannot make every thread pass a barrier, so the owner passes its own. Never cleared.
+/// The system cannot make every thread pass a barrier, so the owner uses a barrier of its own. Never cleared.
 const FENCED: u32 = 2;
-/// The pool has something to do at every call.
+/// The pool has work to do at every call.
 const SLOW: u32 = 4;
 /// Every call is reported, and nothing else requires the slow path.
 const WATCHED: u32 = 8;
@@ -79,9 +79,9 @@ impl BiasedLock {
         }
     }
 
-    /// Enters on the owner's fast path. Returns false if there is any reason to take the slow path. Every true is followed
-    /// by one [`leave`](Self::leave). If some blocks are entered in a ledger and there is no other reason, `passes` returns
-    /// whether this block is not one of them.
+    /// Enters on the owner's fast path. Returns false if there is any reason to take the slow path. If it returns true, the
+    /// owner must call [`leave`](Self::leave). If some blocks are entered in a ledger and there is no other reason, `passes`
+    /// returns whether this block is not one of them.
     #[inline]
     pub(crate) fn enter(&self, despite: Despite, passes: impl FnOnce() -> bool) -> bool {
         self.busy.store(true, Ordering::Relaxed);
@@ -121,9 +121,9 @@ impl BiasedLock {
         self.flags.fetch_or(WANTED, Ordering::Relaxed);
     }
 
-    /// Waits until the owner is out. Returns false if nobody can know whether the owner is out; the cache then stays with the
+    /// Waits until the owner is outside. Returns false if this cannot be determined. In that case the cache stays with the
     /// owner. This must be called after [`want`](Self::want) and [`barrier`]. The owner is inside for a few nanoseconds, unless
-    /// it was interrupted there.
+    /// it is interrupted there.
     #[must_use]
     pub(crate) fn wait(&self) -> bool {
         let mut rounds = 0;
@@ -194,7 +194,7 @@ impl BiasedLock {
     }
 }
 
-/// The number of times that [`BiasedLock::wait`] lets an owner run, so that the owner can say that it is fenced.
+/// The number of times that [`BiasedLock::wait`] lets an owner run, so that the owner can confirm that it is fenced.
 const PATIENCE: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
 
 /// Makes every thread of the process pass a barrier. If the system refuses, [`BiasedLock::wait`] takes this into account.
@@ -213,8 +213,8 @@ pub(crate) fn barrier() {
     super::models::barrier();
 }
 
-/// Whether the system can make every thread pass a barrier; 0 before the system was asked. Once the system has refused, it is
-/// not asked again. Not a `OnceLock`: if another thread is initialising it during a fork, the child waits for it forever.
+/// Whether the system can make every thread pass a barrier, or 0 if this is not known yet. After the system has refused the
+/// call, it is not made again. Not a `OnceLock`: if another thread is initialising it during a fork, the child waits forever.
 #[cfg(not(all(test, loom)))]
 static SYSTEM: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 #[cfg(not(all(test, loom)))]
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_long_for_an_owner_sleeps() {
+    fn a_thread_that_waits_long_for_an_owner_sleeps() {
         let claim = BiasedLock::new();
         assert!(claim.enter_slowly());
         let (send, receive) = mpsc::channel();

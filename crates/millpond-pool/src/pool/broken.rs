@@ -1,9 +1,9 @@
 //! Broken pools: a panic in the middle of the engine's work breaks its pool.
 //!
-//! The engine calls the pool's source, and through it any code that a program has put there: a source of its own, or the sink
-//! of a [`Logged`](millpond_engine::Logged). A panic there unwinds through the engine and leaves its tables half changed. If
-//! the tables were used again, they could name memory that is in use, or memory that was returned. So they are not used again:
-//! the pool refuses every request and keeps its memory, and blocks in use stay valid.
+//! The engine calls the pool's source, which may run code of the program: the program's own source, or the sink of a
+//! [`Logged`](millpond_engine::Logged). A panic in this code unwinds through the engine and leaves its tables inconsistent. The
+//! tables could then refer to memory that is in use, or to memory that was returned. Therefore they are not used again: the pool
+//! refuses every request and keeps its memory, and blocks in use stay valid.
 
 use super::core::Core;
 use super::heap::{CacheRegistry, Heap, lock};
@@ -17,16 +17,15 @@ impl Drop for Breaks<'_> {
     fn drop(&mut self) {
         self.0.lifetime.break_down();
         // In the lock order, the lock of the list of caches comes before the lock of the engine, which is held here. So this
-        // takes the list's lock only if it is free. Otherwise `MindsPanics` does this work, or the next request that is
-        // refused.
+        // takes the list's lock only if it is free. Otherwise `MindsPanics` or the next refused request does this work.
         if let Some(registry) = self.0.registry.try_lock() {
             shut(&registry);
         }
     }
 }
 
-/// When dropped, stops all threads from using their caches if a panic has broken the pool. It must be made before any lock is
-/// taken, so that it is dropped after the locks are free again.
+/// When dropped, stops all threads from using their caches if a panic has broken the pool. It must be created before any lock
+/// is taken, so that it is dropped after the locks are free again.
 pub(super) struct MindsPanics<'a>(&'a Heap);
 
 impl Drop for MindsPanics<'_> {
@@ -68,8 +67,8 @@ impl Heap {
         Some(answer)
     }
 
-    /// Returns whether a panic has left the engine half changed. The answer true is always certain. The answer false is certain
-    /// only under the lock of the engine.
+    /// Returns whether a panic has left the engine inconsistent. The result true is always reliable. The result false is
+    /// reliable only under the lock of the engine.
     pub(super) fn is_broken(&self) -> bool {
         self.lifetime.is_broken()
     }

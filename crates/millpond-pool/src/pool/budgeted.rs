@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A call charges first, then calls the source, and refunds on failure. So neither limit is exceeded, not even during a
 /// call.
 ///
-/// Memory that the system has back, although it is held, is not charged until it is used again.
+/// Discarded memory is still held, but its pages were returned to the system. It is not charged until it is used again.
 pub struct BudgetedSource<S> {
     // Dropped first, so that the memory is returned before the limit and the budget are credited.
     inner: S,
@@ -50,12 +50,12 @@ impl<S: Source> BudgetedSource<S> {
         }
     }
 
-    /// Returns the source itself.
+    /// Returns the wrapped source.
     pub fn source(&self) -> &S {
         &self.inner
     }
 
-    /// Returns the source itself, for calls that take and give back no memory.
+    /// Returns the wrapped source, for calls that neither take nor give back memory.
     pub fn source_mut(&mut self) -> &mut S {
         &mut self.inner
     }
@@ -88,7 +88,7 @@ impl<S: Source> BudgetedSource<S> {
         bytes
     }
 
-    /// Records that the system has the memory of these bytes back. They are held, and were not discarded.
+    /// Records that the memory of these bytes was returned to the system. The bytes must be held and not discarded yet.
     pub(crate) fn discard(&mut self, start: u64, end: u64) {
         self.discarded.add(start, end);
         self.memory.discard(end - start);

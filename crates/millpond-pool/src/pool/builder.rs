@@ -148,7 +148,7 @@ impl PoolBuilder {
         ReadSettings::parse(text)
     }
 
-    /// Sets the most free memory that the pool keeps for longer than the time between two trims. Policies other than
+    /// Sets the maximum amount of free memory that the pool keeps for longer than the time between two trims. Policies other than
     /// `millpond` and `planned` have no such bound: creating the pool then fails with [`ConfError::Unused`].
     #[must_use]
     pub fn cache_size(mut self, bytes: u64) -> Self {
@@ -172,8 +172,8 @@ impl PoolBuilder {
     }
 
     /// Sets the page sizes that the system uses. The default is [`HugePages::Auto`]. The pool reserves memory in pages of
-    /// its own. They have 2 MiB, or 64 KiB if the pool may reserve at most 128 MiB or its memory is locked. With
-    /// [`HugePages::System`] they have 64 KiB, and the reserved memory follows the need most closely.
+    /// its own. Their size is 2 MiB, or 64 KiB if the pool may reserve at most 128 MiB or its memory is locked. With
+    /// [`HugePages::System`] it is 64 KiB, and the reserved memory follows the need most closely.
     #[must_use]
     pub fn huge_pages(mut self, huge: HugePages) -> Self {
         self.settings.conf.huge_pages = Some(huge);
@@ -194,8 +194,8 @@ impl PoolBuilder {
     /// - A block has its own pages and ends where a protected page begins. A write past its end raises `SIGSEGV` at that write.
     ///   If the size is not a multiple of the alignment (at least 64), there are bytes between the block's end and the page's
     ///   end. These bytes and those before the block are filled, and checked when the block is freed. If they changed, a
-    ///   [`WrongFree::Overrun`](millpond_account::WrongFree::Overrun) is reported to [subscribers](millpond_account::Subscriber::wrong_free) and to
-    ///   standard error, and the program continues.
+    ///   [`WrongFree::Overrun`](millpond_account::WrongFree::Overrun) is reported to
+    ///   [subscribers](millpond_account::Subscriber::wrong_free) and on standard error, and the program continues.
     /// - A freed block is filled, and its pages are protected and stay in [quarantine](Self::quarantine). A use after the free
     ///   raises `SIGSEGV` at that use.
     /// - A buffer has no more capacity than was requested, and does not grow in place.
@@ -221,8 +221,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the most bytes of freed blocks' pages that a guarded pool keeps protected. The oldest are released first. The
-    /// default is 64 MiB. These pages stay reserved. A trim empties the quarantine, and so does a request that finds no
+    /// Sets the maximum number of bytes of freed blocks' pages that a guarded pool keeps protected. The oldest are released first.
+    /// The default is 64 MiB. These pages stay reserved. A trim empties the quarantine, and so does a request that finds no
     /// free memory.
     #[must_use]
     pub fn quarantine(mut self, bytes: u64) -> Self {
@@ -274,7 +274,7 @@ impl PoolBuilder {
         reserved.map_or(u64::MAX, |budget| budget.remaining())
     }
 
-    /// Sets blocks that are prepared from the start if no setting says otherwise and the limit is large enough.
+    /// Sets the blocks that are prepared from the start if no setting says otherwise and the limit is large enough.
     #[doc(hidden)]
     pub fn carved(mut self, prewarm: Prewarm) -> Self {
         self.carved = Some(prewarm);
@@ -388,7 +388,7 @@ impl PoolBuilder {
         }
         heap.start(&conf).map_err(PoolError::Start)?;
         let carved = self.carved.filter(|carved| {
-            // If the limit is small, blocks that nobody requested must not use it up.
+            // If the limit is small, blocks that were not requested must not use it up.
             conf.prewarm.is_none() && heap.limit.bytes() / 8 >= carved.bytes()
         });
         if let Some(carved) = carved {
@@ -401,8 +401,8 @@ impl PoolBuilder {
     }
 }
 
-/// Bytes of the pages of a large host pool. These are whole huge pages. The part that is left over beside a live block is
-/// small.
+/// Bytes of the pages of a large host pool. These are whole huge pages. Compared with the size of a large pool, little memory
+/// is lost around a live block.
 const LARGE_PAGES: u64 = 2 << 20;
 /// Bytes of the pages of a host pool that must stay small, or whose memory is locked.
 const SMALL_PAGES: u64 = 64 << 10;

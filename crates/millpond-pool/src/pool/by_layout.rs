@@ -1,4 +1,4 @@
-//! Blocks by layout, like those of Rust's allocators: a pointer without further data.
+//! Blocks that are allocated and freed by layout, as by Rust's allocators. A block is only a pointer.
 
 use super::Pool;
 use super::heap::RawBlock;
@@ -106,7 +106,7 @@ impl Pool {
         }
         let block = self.allocate(wanted)?;
         let bytes = layout.size().min(wanted.size());
-        // SAFETY: both blocks have so many bytes, and a new block shares none with a live one.
+        // SAFETY: both blocks have at least this many bytes, and a new block does not overlap with a live one.
         unsafe { block.cast::<u8>().copy_from_nonoverlapping(pointer, bytes) };
         // SAFETY: the caller guarantees the conditions, and the block is not used any more.
         unsafe { self.deallocate(pointer, layout) };

@@ -5,20 +5,20 @@ use super::biased_lock::{BiasedLock, Despite};
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes, is_fine};
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Slot};
 
-/// The bytes of cached small blocks of one class, and the minimum and maximum of their number.
+/// The maximum number of bytes of cached small blocks of one class, and the minimum and maximum of their number.
 const BIN_BYTES: usize = 256 << 10;
 const LEAST_KEPT: usize = 8;
 const MOST_KEPT: usize = 256;
-/// The most blocks of one class that a thread caches, however many it took from the shelf.
+/// The maximum number of blocks of one class that a thread caches, even if it took more from the shelf.
 const MOST_GROWN: usize = 4096;
-/// The most small blocks that move from a shelf to a thread at once.
+/// The maximum number of small blocks that move from a shelf to a thread at once.
 const BATCH: usize = 32;
-/// The bytes of cached larger blocks in one bin, and the minimum and maximum of their number.
+/// The maximum number of bytes of cached larger blocks in one bin, and the minimum and maximum of their number.
 const LARGE_BIN_BYTES: usize = 8 << 20;
 const LEAST_LARGE: usize = 4;
 const MOST_LARGE: usize = 32;
-/// The bytes of larger blocks that a thread caches: this fraction of the program's peak, within a minimum and a maximum.
-/// One block is always cached.
+/// The maximum number of bytes of larger blocks that a thread caches is this fraction of the program's peak, within a minimum and a
+/// maximum. One block is always cached.
 const LARGE_SHARE: usize = 64;
 const MOST_LARGE_BYTES: usize = 2 * KEPT;
 const LEAST_LARGE_BYTES: usize = 4 << 20;
@@ -129,7 +129,7 @@ impl<T: Copy> Drop for Drained<'_, T> {
     }
 }
 
-/// Returns the most blocks of a class that a thread caches.
+/// Returns the number of blocks of a class that any thread may cache.
 pub(crate) fn most_kept(class: usize) -> usize {
     (BIN_BYTES / class_bytes(class)).clamp(LEAST_KEPT, MOST_KEPT)
 }
@@ -143,10 +143,11 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
-    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since. They are boxed, because a new cache is
-    /// briefly on the thread's stack.
+    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since. They are boxed,
+    /// because a new cache is briefly on the thread's stack.
     aside: Box<[Vec<usize>]>,
-    /// The number of small blocks that the thread took from the shelf and did not return. The stack has room for as many.
+    /// The number of small blocks that the thread took from the shelf and did not return. The room for a class may grow to this
+    /// number.
     drawn: [usize; CLASSES],
     /// The bytes in `large`, and their maximum.
     large_bytes: usize,
@@ -221,7 +222,7 @@ impl Stacks {
         most > room && stack.make_room((2 * room).min(most), 0)
     }
 
-    /// Passes blocks of grown classes to `out` that were not needed since the last call, and reduces the room of these
+    /// Passes the blocks of grown classes that were not needed since the last call to `out`, and reduces the room of these
     /// classes. Returns whether there is more to do.
     pub(crate) fn ease(&mut self, mut out: impl FnMut(usize, &[usize])) -> bool {
         let mut more = false;
@@ -246,7 +247,7 @@ impl Stacks {
         more
     }
 
-    /// Passes the half of a class that was freed longest ago to `out`.
+    /// Passes the half of the blocks of a class that was freed longest ago to `out`.
     pub(crate) fn older_half(&mut self, class: usize, mut out: impl FnMut(&[usize])) {
         if let (Some(stack), Some(drawn)) = (self.small.get_mut(class), self.drawn.get_mut(class)) {
             stack.drain_oldest(stack.len.div_ceil(2), &mut |blocks| {
@@ -256,8 +257,8 @@ impl Stacks {
         }
     }
 
-    /// Removes the block that was freed last in the bin of `bytes` bytes, if it has at least as many and at most an eighth
-    /// more. Returns its address.
+    /// Removes the block that was freed last in the bin of `bytes` bytes, if it has at least `bytes` bytes and at most one page
+    /// or 1/128 more. Returns its address.
     #[inline]
     pub(crate) fn pop_large(&mut self, bytes: usize) -> Option<usize> {
         let stack = self.large.get_mut(bin_of(bytes))?;
@@ -337,12 +338,12 @@ impl Stacks {
 
 /// The cache of one thread in one pool.
 ///
-/// Whoever is inside the claim, the owner by [`BiasedLock::enter`] or another thread by [`BiasedLock::want`], a barrier and a
-/// [`BiasedLock::wait`] that returns true, has exclusive access to `stacks`. `Sync` relies on this invariant.
+/// The thread inside the claim has exclusive access to `stacks`. The owner enters the claim by [`BiasedLock::enter`]. Another
+/// thread enters it by [`BiasedLock::want`], a barrier and a [`BiasedLock::wait`] that returns true. `Sync` relies on this
+/// invariant.
 ///
-/// In the child of a fork, a cache whose owner was outside is intact, and it is used like the cache of an idle thread. A
-/// cache whose owner may have been inside may be inconsistent. No thread of the child can know that the owner is outside,
-/// so no thread ever touches the stacks of that cache.
+/// In the child of a fork, a cache is intact if its owner was outside, and it is used like the cache of an idle thread. If the
+/// owner may have been inside, the cache may be inconsistent, and no thread of the child accesses its stacks.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Cache {
@@ -352,7 +353,7 @@ pub(crate) struct Cache {
     /// the list.
     seen: AtomicU64,
     idle: AtomicU64,
-    /// Whether a class has more than its initial room, and the number of checks since.
+    /// Whether a class has more than its initial room, and the number of calls of [`eases`](Self::eases).
     pub(crate) grown: AtomicBool,
     looks: AtomicU64,
     /// The number of allocations until the next one is entered in a sampled ledger, or 0 if it is not known yet.
@@ -425,7 +426,8 @@ impl Cache {
         }
     }
 
-    /// Returns how often in a row this was called while the owner did nothing. Only one thread at a time may call it.
+    /// Returns the number of consecutive calls of this function between which the owner did nothing. Only one thread at a time
+    /// may call it.
     pub(crate) fn idle_for(&self) -> u64 {
         let calls = self.tally.calls();
         let idle = if self.seen.swap(calls, Ordering::Relaxed) == calls {
@@ -437,8 +439,7 @@ impl Cache {
         idle
     }
 
-    /// Returns whether this was called `every` times since it last returned true, and a class has more than its initial
-    /// room. Only one thread at a time may call it.
+    /// Returns true at every `every`-th call if a class has more than its initial room. Only one thread at a time may call it.
     pub(crate) fn eases(&self, every: u64) -> bool {
         let looks = self.looks.load(Ordering::Relaxed) + 1;
         let now = looks >= every;
@@ -482,7 +483,7 @@ impl Cache {
         }
     }
 
-    /// Makes the owner ask for a new gap. An owner that asks right now may use the old one once.
+    /// Makes the owner compute a new gap. An owner that is just reading the old one may use it one more time.
     pub(crate) fn pick_anew(&self) {
         self.next.store(0, Ordering::Relaxed);
     }
@@ -533,9 +534,9 @@ impl Cache {
         Some(self.enter_slowly()?.with(work))
     }
 
-    /// Runs `work` on the stacks from another thread, after [`BiasedLock::want`] and a barrier. Returns `None` if [nobody can
-    /// know](BiasedLock::wait) whether the owner is outside. Called by one thread at a time, under the lock of the pool's list
-    /// of caches.
+    /// Runs `work` on the stacks from another thread, after [`BiasedLock::want`] and a barrier. Returns `None` if it [cannot be
+    /// determined](BiasedLock::wait) whether the owner is outside. Called by one thread at a time, under the lock of the pool's
+    /// list of caches.
     pub(crate) fn with_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
         let outcome = self.keep_wanted(work);
         self.claim.give_up();

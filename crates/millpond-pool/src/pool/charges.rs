@@ -8,15 +8,16 @@ use millpond_account::error::AllocError;
 use millpond_os::reentrancy::inside;
 use std::time::{Duration, Instant};
 
-/// Returns the deadline after a time from now. A deadline that the clock cannot represent never ends the wait.
+/// Returns the deadline after a time from now. Times of more than about 34 years are shortened, so that the clock can represent
+/// the deadline.
 fn deadline(wait: Duration) -> Instant {
     const AGES: Duration = Duration::from_secs(1 << 30);
     Instant::now() + wait.min(AGES)
 }
 
 impl Heap {
-    /// Allocates a block that is charged to a budget besides the pool's own or below it, and waits for memory up to the
-    /// timeout. `charged` tells whether the pool's own budget is already charged.
+    /// Allocates a block that is charged to a budget in addition to the pool's own budget or below it, and waits for memory
+    /// until the timeout. `charged` is true if the pool's own budget is already charged.
     pub(crate) fn allocate_for(
         &'static self,
         (budget, charged): (Option<&Budget>, bool),

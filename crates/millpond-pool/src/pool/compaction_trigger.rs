@@ -7,14 +7,14 @@ use millpond_engine::RetainConf;
 pub(crate) struct CompactionTrigger {
     /// The number of ticks since the last decision.
     ticks: u64,
-    /// The most allocated bytes at a tick since then.
+    /// The maximum number of allocated bytes at the ticks since then.
     peak: u64,
 }
 
 impl CompactionTrigger {
-    /// Advances time by one tick. Returns whether the pool should compact. This is decided once in [`decay`](RetainConf::decay)
-    /// ticks: if more than [`compact_at_percent`](RetainConf::compact_at_percent) of the reserved memory was unused at all
-    /// these ticks, and if the settings keep no free memory.
+    /// Advances time by one tick. Returns whether the pool should compact. This is decided every [`decay`](RetainConf::decay)
+    /// ticks. The pool should compact if more than [`compact_at_percent`](RetainConf::compact_at_percent) of the reserved memory
+    /// was unused at all these ticks, and if the settings keep no free memory.
     pub(crate) fn tick(&mut self, conf: &RetainConf, allocated: u64, reserved: u64) -> bool {
         self.ticks += 1;
         self.peak = self.peak.max(allocated);

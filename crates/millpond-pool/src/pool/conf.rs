@@ -30,9 +30,9 @@ pub struct PoolConf {
     pub(crate) node: Option<Node>,
     pub(crate) huge_pages: Option<HugePages>,
     pub(crate) align: Option<usize>,
-    /// The account of live blocks.
+    /// The blocks that the ledger tracks, or `Some(None)` for none.
     pub track: Option<Option<Tracking>>,
-    /// Whether the account has stacks.
+    /// Whether the ledger records stacks.
     pub stacks: Option<bool>,
     pub(crate) guard: Option<bool>,
     pub(crate) quarantine: Option<u64>,
@@ -81,6 +81,8 @@ pub(super) fn unused(key: &str, policy: &str) -> ConfError {
 }
 
 impl ReadSettings {
+    /// Parses a text and splits it into the settings of the policy and of the pool.
+    ///
     /// # Errors
     /// Returns the same errors as [`PoolConf::parse`].
     pub(crate) fn parse(text: &str) -> Result<Self, ConfError> {
@@ -113,7 +115,7 @@ impl ReadSettings {
     }
 }
 
-/// The keys besides those of the policy. The policy's keys include `memory-fraction`.
+/// The keys that are not keys of the policy. The policy's keys include `memory-fraction`.
 const KEYS: &str = "limit, cache-size, capacity, prewarm, trim-every, trim-at-pressure, zero-on-reuse, pinned, node, \
                     huge-pages, align, track, stacks, guard, quarantine, leak-report";
 
@@ -170,7 +172,7 @@ impl PoolConf {
         Ok(policy)
     }
 
-    /// Checks that no setting is set that only pools of host memory have.
+    /// Checks that the settings contain none that only pools of host memory have.
     ///
     /// # Errors
     /// Returns an error that names the first such setting.
@@ -254,8 +256,8 @@ impl PoolConf {
         Ok(true)
     }
 
-    /// Completes the settings of accounts and leak reports, for a pool that has both by default if `debug` is true. A leak report
-    /// needs an account. Returns whether leaks are reported.
+    /// Completes the settings of tracking and leak reports. If `debug` is true, both are on by default. A leak report needs tracking.
+    /// Returns whether leaks are reported.
     pub fn complete(&mut self, debug: bool) -> bool {
         if debug || self.leak_report == Some(true) {
             self.track.get_or_insert(Some(Tracking::All));
@@ -263,7 +265,7 @@ impl PoolConf {
         self.leak_report.unwrap_or(debug)
     }
 
-    /// Begins the account of a new pool, if the settings or a user of accounts want one.
+    /// Starts the ledger of a new pool, if the settings or an observer of all pools request one.
     pub fn begin_account(&self, pool: &dyn LivePool) {
         if let Some(tracking) = self.track.flatten() {
             let account = Ledger::builder(tracking).complete(true).times(true);
@@ -296,7 +298,7 @@ impl PoolConf {
     }
 }
 
-/// Returns the most bytes that may be reserved: the smaller of the limit and the fraction of the source's capacity.
+/// Returns the maximum number of bytes that may be reserved: the smaller of the limit and the fraction of the source's capacity.
 pub fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
     let limit = conf.limit.flatten().unwrap_or(u64::MAX);
     let Some(fraction) = conf.memory_fraction else {

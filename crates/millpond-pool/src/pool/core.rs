@@ -47,7 +47,7 @@ impl Core {
         if let Some(found) = self.request_once(bytes, align)? {
             return Ok(found);
         }
-        // Free memory that the system does not have back is still charged. Without it, there may be room.
+        // Free memory that was not returned to the system is still charged. There may be room after it is returned.
         self.memory.release_cached();
         match self.request_once(bytes, align)? {
             Some((block, _)) => Ok((block, true)),
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Returns no block if it has discarded pages that cannot be charged again.
+    /// Requests a block. Returns `None` if the block has discarded pages that cannot be charged again.
     fn request_once(&mut self, bytes: usize, align: usize) -> Result<Option<(Block, bool)>, AllocError> {
         let (block, missed) = self.request_any(bytes, align)?;
         let address = block.address() as usize;
@@ -66,7 +66,7 @@ impl Core {
         Ok(Some((block, missed)))
     }
 
-    /// Returns a block that may have discarded pages.
+    /// Requests a block, which may have discarded pages.
     fn request_any(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
         let hits = self.memory.stats().hits;
         let request = Request {
@@ -87,8 +87,7 @@ impl Core {
     }
 
     /// Allocates a block above [`SMALL`](super::classes::SMALL) of whole pages. Returns its address, and whether the source was
-    /// called for it.
-    /// Calls `written` with the start and the end of each part that may not be zero.
+    /// called for it. Calls `written` with the start and the end of each part that may not be zero.
     pub(crate) fn allocate(
         &mut self,
         bytes: usize,
@@ -97,11 +96,11 @@ impl Core {
     ) -> Result<(usize, bool), AllocError> {
         let most = self.memory.source().page_bytes() as usize;
         let (block, missed) = if align <= most {
-            // Requests of whole pages usually begin at a page boundary even if no alignment is requested. This saves room
-            // for padding.
+            // Blocks of whole pages usually begin at a page boundary even if no alignment is requested. Without the request,
+            // no room for padding is needed.
             self.request(bytes, if align <= PAGE { 1 } else { align })?
         } else {
-            // The alignment is larger than the source's, so the block is somewhere in a larger one.
+            // The alignment is larger than the source's, so the aligned block is inside a larger block.
             let wider = bytes.checked_add(align).ok_or(AllocError::TooLarge {
                 requested: bytes as u64,
                 limit: isize::MAX as u64,
@@ -126,13 +125,13 @@ impl Core {
         source.restore(first as u64, (end - first) as u64).ok()
     }
 
-    /// Returns the bytes held from the source, without the memory that the system has back.
+    /// Returns the bytes held from the source, without those that were returned to the system.
     pub(crate) fn reserved(&self) -> Gauge {
         self.memory.source().inner().held()
     }
 
-    /// Returns whether the reserved memory has grown by 1/64, and whether it has grown by an eighth. After the first growth, free spans
-    /// are returned, which visits every span. After the second one, the caches are drained before, which stops every thread.
+    /// Returns whether the reserved memory has grown by 1/64, and whether it has grown by an eighth. After growth by 1/64, free spans
+    /// are returned, which visits every span. After growth by an eighth, the caches are drained first, which stops every thread.
     pub(crate) fn has_grown(&mut self) -> (bool, bool) {
         let reserved = self.reserved().current;
         let has_grown = |at: &mut u64, share: u64| {
@@ -200,7 +199,8 @@ impl Core {
         self.memory.policy().layout(&mut |piece| survey.piece(piece));
     }
 
-    /// Returns the memory of free parts that share a page of the source with live blocks to the system. Returns the bytes.
+    /// Returns the memory of free parts to the system, because they share a page of the source with live blocks. Returns the
+    /// bytes.
     pub(crate) fn discard_free(&mut self) -> u64 {
         let free = self.free_parts();
         free.into_iter()
@@ -208,7 +208,8 @@ impl Core {
             .sum()
     }
 
-    /// Returns the memory of free parts to the system if more than `kept` bytes of them were written since the system gave them.
+    /// Finds the free parts that may have been written since the system gave them. If they have more than `kept` bytes, returns
+    /// their memory to the system.
     pub(crate) fn discard_written(&mut self, kept: u64) {
         let source = self.memory.source();
         let written: Vec<(u64, u64)> = self
@@ -236,7 +237,7 @@ impl Core {
     }
 
     /// Returns the memory of the whole pages between two addresses to the system. They are free on a shelf, or in the
-    /// engine if `in_engine` is true. Returns the bytes of the pages that the system did not have yet.
+    /// engine if `in_engine` is true. Returns the bytes of the pages that were not discarded before.
     pub(crate) fn discard(&mut self, start: usize, end: usize, in_engine: bool) -> u64 {
         let first = start.next_multiple_of(PAGE);
         let bytes = (end & !(PAGE - 1)).saturating_sub(first);

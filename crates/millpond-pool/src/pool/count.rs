@@ -11,7 +11,7 @@ impl Heap {
     /// the new size and alignment. Returns false if the block does not match `from`.
     pub(crate) fn resize(&'static self, taken: RawBlock, from: (usize, usize), to: (usize, usize)) -> bool {
         if self.is_watched() {
-            // This is reported as a free and an allocation. Nobody else can get the block in between.
+            // This is reported as a free and an allocation. No other thread can get the block in between.
             if let Err(wrong) = self.tell_freed(taken, from.0, from.1) {
                 self.say_wrong(&wrong);
                 return false;

@@ -42,6 +42,6 @@ extern "C" fn report() {
             std::mem::forget(pool);
         }
     });
-    // In that case nothing is reported. The payload of a panic may panic when it is dropped.
+    // After a panic, nothing more is reported. The payload of a panic is not dropped, because its drop may panic.
     std::mem::forget(told);
 }

@@ -71,17 +71,18 @@ impl Heap {
     /// Returns a small block, or none. This function and the similar ones are not inlined, so that callers in every crate use
     /// the same few instructions. They return two words, which fit in registers.
     ///
-    /// Those for small blocks do not look for the cache themselves. In a library the address of a thread local may take a
-    /// call, and a function that calls others saves registers. Their callers are inlined, and have saved them anyway. For
-    /// larger blocks this took more instructions, because [`free_as`](Self::free_as) frees them in a function of its own.
+    /// The functions for small blocks do not look up the cache themselves. In a library, the address of a thread local may need a
+    /// function call, and a function that calls others has to save registers. Their callers are inlined, and have saved the
+    /// registers anyway. For larger blocks this would need more instructions, because [`free_as`](Self::free_as) frees them in a
+    /// separate function.
     #[inline(never)]
     fn pop_small(&'static self, cache: &Cache, requested: usize) -> RawBlock {
         let (class, bytes) = class_and_bytes(requested.max(1));
         self.pop_class_despite::<false>(cache, class, bytes, requested)
     }
 
-    /// Returns a small block of a class, also if the caller reports it to observers afterwards. `WATCHED` is a constant, so that the
-    /// fast path stays one piece of code.
+    /// Returns a small block of a class, or none. If `WATCHED` is true, observers alone do not prevent this, because the caller reports
+    /// the block to them afterwards. `WATCHED` is a constant, so that the fast path contains no check of it.
     #[inline(always)]
     pub(super) fn pop_class_despite<const WATCHED: bool>(
         &'static self,
@@ -122,8 +123,8 @@ impl Heap {
         }
     }
 
-    /// Frees a block. `requested` and `align` are the size and the alignment of the request, or 0 if the caller does not pass
-    /// the alignment.
+    /// Frees a block. `requested` and `align` are the size and the alignment of the request. `align` is 0 if the caller does not
+    /// know the alignment.
     #[inline]
     pub(crate) fn free(&'static self, taken: RawBlock, requested: usize, align: usize) {
         let RawBlock { address, bytes } = taken;
@@ -157,7 +158,8 @@ impl Heap {
         self.free(RawBlock::of(address, requested, align), requested, align);
     }
 
-    /// Puts a small block of the class of `bytes` into this thread's cache, if there is room and no other work.
+    /// Puts a small block of the class of `bytes` into this thread's cache. Returns false if the cache has no room or if the free needs
+    /// the slow path.
     #[inline(never)]
     fn push_small(&'static self, cache: &Cache, address: usize, bytes: usize, requested: usize) -> bool {
         let (class, bytes) = class_and_bytes(bytes);
@@ -256,14 +258,14 @@ thread_local! {
     static TABLE: RefCell<Table> = const { RefCell::new(Table { entries: Vec::new() }) };
 }
 
-/// Sets the cache used last: its pool, whose address no other pool ever has, and the address of the cache. The table holds the cache for
-/// as long as the entry is set: code that removes an entry from the table resets this first.
+/// Sets the cache that this thread used last: its pool, whose address no other pool ever has, and the address of the cache. The table
+/// holds the cache for as long as this is set: code that removes an entry from the table resets it first.
 fn set_last(entry: Option<(&'static Heap, *const Cache)>) {
     let (heap, cache) = match entry {
         Some((heap, cache)) => (ptr::from_ref(heap).cast(), cache.cast()),
         None => (ptr::null(), ptr::null()),
     };
-    // SAFETY: only this function calls it, and the callers keep what is said above.
+    // SAFETY: only this function calls it, and its callers fulfil the condition above.
     words::with(|words| unsafe { words.set_last(heap, cache) });
 }
 
@@ -315,7 +317,7 @@ fn look_up(heap: &'static Heap) -> *const Cache {
         if let Some((_, cache)) = known {
             return Some(Arc::as_ptr(cache));
         }
-        // Removes the pools that were closed since.
+        // This removes the pools that were closed meanwhile.
         set_last(None);
         table.entries.retain(|(of, _)| !of.is_closed());
         let cache = heap.admit()?;

@@ -66,7 +66,7 @@ impl Heap {
         self.policy
     }
 
-    /// Returns the most bytes that the pool may take from its source, or `None` if only the source's own capacity limits
+    /// Returns the maximum number of bytes that the pool may take from its source, or `None` if only the source's own capacity limits
     /// it.
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.bytes()).filter(|bytes| *bytes < u64::MAX)

@@ -1,8 +1,8 @@
 //! Pools across a fork.
 //!
-//! Around a [fork](millpond_os::fork) every pool is brought to rest: its locks are taken in their order, and every cache is claimed. A cache
-//! whose owner was in it would be changed in part. The child finds the blocks of idle threads' caches where `trim` finds them too, and no
-//! request waits for its pools.
+//! Around a [fork](millpond_os::fork) every pool is stopped: its locks are taken in their order, and every cache is claimed, because a
+//! cache that its owner is just changing would be inconsistent in the child. In the child, the caches of the parent's threads are used like
+//! those of idle threads, and no request waits for memory.
 
 use super::heap::{ForkGuard, Heap};
 use millpond_account::ledger::Filter;
@@ -22,8 +22,8 @@ static LISTS: Ranked<Lists> = Ranked::new(
 struct Lists {
     /// Every pool that has memory.
     heaps: Vec<&'static Heap>,
-    /// The tables of 64 KiB that exclude most blocks from a sampled ledger, of all pools so far. A table without a ledger
-    /// is reused by the next pool. A late and wrong free may still read it.
+    /// The tables of 64 KiB that exclude most blocks from the lookup in a sampled ledger, of all pools so far. The next pool
+    /// reuses a table without a ledger. A table is never freed, because a wrong free after the end of its pool may still read it.
     filters: Vec<&'static Filter>,
 }
 
@@ -42,7 +42,7 @@ impl Lists {
 
 static FORKS: Participant = Participant::new(Rank::Heaps, || Box::new(NoCalls::begin()));
 
-/// While this is held during a fork, no other thread is in a pool. The first field is dropped first.
+/// The locks of all pools. While they are held during a fork, no other thread is in a pool. The first field is dropped first.
 struct NoCalls {
     heaps: Vec<ForkGuard>,
     _lists: Locked<'static, Lists>,
@@ -51,8 +51,8 @@ struct NoCalls {
 impl NoCalls {
     fn begin() -> Self {
         let lists = LISTS.lock();
-        // The program's own pool is the oldest and is stopped last. Memory that the source of another pool drops is
-        // returned to it at the end of a slow path, when the thread may still be in its cache of that other pool.
+        // The program's own pool is the oldest and is stopped last. When a slow path of another pool ends, memory that this
+        // pool's source has dropped is returned to the program's pool, and the thread may still be in its cache of this pool.
         let mut heaps: Vec<ForkGuard> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
         heaps.iter_mut().for_each(ForkGuard::take_accounts);
         Self { heaps, _lists: lists }
@@ -88,11 +88,11 @@ pub(crate) fn forget(heap: &Heap) {
     lists().heaps.retain(|other| !std::ptr::eq(*other, heap));
 }
 
-/// Returns the table that excludes most of a pool's blocks from a sampled ledger. It exists from the first sampled ledger
-/// on.
+/// Returns the table that excludes most of a pool's blocks from the lookup in a sampled ledger. It is created for the first
+/// sampled ledger.
 pub(super) fn filter_of(heap: &Heap) -> Filter {
     let _inside = inside();
-    // The lock of the lists ensures that nobody starts to use a table while it is emptied for another pool.
+    // The lock of the lists ensures that no other pool starts to use a table while it is emptied for this one.
     let mut lists = lists();
     Filter::clone(heap.filter.get_or_init(|| lists.spare_filter()))
 }
@@ -106,7 +106,7 @@ mod tests {
     use std::sync::{Arc, Barrier};
 
     #[test]
-    fn handlers_that_are_registered_twice_are_one() {
+    fn registering_the_fork_handlers_twice_has_no_effect() {
         FORKS.register();
         millpond_os::around_fork(prepare, resume);
         assert_eq!(end_of_child(|| Pool::host().is_ok()), 0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_does_not_wait_for_an_owner_that_looked_whether_it_may_enter() {
+    fn a_child_does_not_wait_for_an_owner_that_was_about_to_enter_its_cache() {
         let pool = Pool::builder().trim_every(None).host().expect("a pool");
         let (ready, over) = (Barrier::new(2), Barrier::new(2));
         std::thread::scope(|scope| {

@@ -1,19 +1,20 @@
 //! Guarded blocks. Each block has pages of its own, so that a write past its end or a use after its free is caught at once.
 //!
 //! ```text
-//!   blocks.rs   where blocks are, live and in quarantine
-//!   bytes.rs    what is filled in around them, and whether it is still there
-//!   fault.rs    which block an address belongs to
+//!   blocks.rs   the places of blocks, live and in quarantine
+//!   bytes.rs    the fill around blocks and in freed blocks, and the check of it
+//!   fault.rs    the block that an address belongs to
 //! ```
 //!
 //! Pages come from the pool's engine like any others, so limits, budgets and reserved bytes need no special handling here.
-//! Only the entry to these functions differs: it is a reason for the slow path ([`SlowPathReason`](super::slow_path_reason::SlowPathReason)). The
+//! The only difference is that every call takes the slow path ([`SlowPathReason`](super::slow_path_reason::SlowPathReason)). The
 //! *allocated* bytes in the counters are those that the same blocks would take without guards, so a program's counts and
 //! budgets do not change. The *reserved* bytes do change.
 //!
 //! A page that cannot be protected, because the system makes no more mappings, is filled and checked instead.
 //!
-//! No callback runs under the lock of the list of blocks or of the engine. Errors that are found are reported afterwards.
+//! No callback runs under the lock of the list of blocks or of the engine. Errors that are found under these locks are reported
+//! afterwards.
 
 #[forbid(unsafe_code)]
 mod blocks;
@@ -43,13 +44,13 @@ use millpond_os::reentrancy::inside;
 use millpond_os::time::Time;
 use std::sync::{Arc, OnceLock};
 
-/// The default of the bytes of pages that stay in quarantine.
+/// The default of the maximum number of bytes of pages in quarantine.
 pub(crate) const QUARANTINE: u64 = 64 << 20;
 
 /// The state of a pool's guarded blocks.
 pub(crate) struct Guard {
     blocks: Ranked<GuardedBlocks>,
-    /// Creates the records and stores the stacks. Contains no blocks.
+    /// The ledger that creates the records and stores the stacks. It contains no blocks.
     ledger: Arc<Ledger>,
     quarantine: usize,
     /// Errors that were found under locks and are not reported yet.
@@ -132,7 +133,7 @@ impl Guard {
         })
     }
 
-    /// Returns the error of a write to a block in quarantine.
+    /// Returns the error for a write to a block in quarantine.
     fn written(&self, entry: &Entry, at: usize) -> Option<Box<WrongFree>> {
         let address = entry.place.address;
         let freed = entry.freed?;
@@ -196,7 +197,7 @@ impl Heap {
         let place = shape.at(base);
         let mut fenced = self.protect(place.fence, place.end, true);
         if !fenced {
-            // The system makes no more mappings. A fence is worth more than the quarantine, so the quarantine is released.
+            // The system makes no more mappings. A fence is more useful than the quarantine, so the quarantine is released.
             self.empty_quarantine(guard, 0);
             fenced = self.protect(place.fence, place.end, true);
         }
@@ -215,7 +216,7 @@ impl Heap {
             shut: false,
         };
         let behind = place.address + requested.max(1);
-        // SAFETY: by the invariant of `Place` these are pages that the engine allocated just now, and nobody else has them.
+        // SAFETY: by the invariant of `Place` these are pages that the engine allocated just now, and no other code uses them.
         unsafe { fill(place.base, place.address, AROUND) };
         // SAFETY: as above. The protected part is not included.
         unsafe { fill(behind, entry.filled_to(), AROUND) };
@@ -254,7 +255,7 @@ impl Heap {
         Ok((RawBlock { address, bytes }, overrun))
     }
 
-    /// Frees a block into quarantine. Returns false if another thread was first.
+    /// Frees a block and puts it into quarantine. Returns false if another thread has freed it first.
     pub(super) fn free_guarded(&'static self, guard: &Guard, taken: RawBlock) -> bool {
         let by = guard.ledger.freed_here(Some(Time::now()));
         let record = {
@@ -267,7 +268,7 @@ impl Heap {
                 return false;
             }
             let place = entry.place;
-            // SAFETY: these are the block's accessible pages. Its caller has freed it, and nobody else has it.
+            // SAFETY: these are the block's accessible pages. Its caller has freed it, and no other code uses it.
             unsafe { fill(place.base, entry.filled_to(), FREED) };
             let shut = self.protect(place.base, place.fence, true);
             blocks.retire(place.base, by, shut);
@@ -302,12 +303,12 @@ impl Heap {
         }
     }
 
-    /// Returns all but `bytes` bytes of the quarantine to the engine.
+    /// Returns blocks in quarantine to the engine until at most `bytes` bytes are left.
     fn empty_quarantine(&self, guard: &Guard, bytes: usize) {
         self.release_above(guard, &mut lock(&guard.blocks), bytes);
     }
 
-    /// Returns unused memory and the quarantine.
+    /// Returns all blocks in quarantine to the engine, if the pool guards blocks.
     pub(super) fn end_quarantine(&self) {
         if let Some(guard) = &self.guard {
             self.empty_quarantine(guard, 0);
@@ -340,9 +341,9 @@ pub struct GuardStats {
     pub quarantined: u64,
     /// The bytes of the pages in quarantine.
     pub quarantined_bytes: u64,
-    /// The most bytes of pages that stay in quarantine.
+    /// The maximum number of bytes of pages in quarantine.
     pub quarantine: u64,
-    /// The total number of allocated blocks behind which no page could be protected.
+    /// The total number of allocated blocks after which no page could be protected.
     pub unfenced: u64,
 }
 

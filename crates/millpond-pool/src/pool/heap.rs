@@ -68,7 +68,7 @@ pub struct Heap {
     /// The ledgers of live blocks that may still be in use, and the ledger of manually allocated blocks.
     pub(super) ledgers: Ranked<Vec<Arc<Ledger>>>,
     pub(super) hands: OnceLock<Arc<Ledger>>,
-    /// Tells which blocks may be in a sampled ledger. Belongs to another pool once this one has ended.
+    /// The filter of the blocks that may be in a sampled ledger. After this pool has ended, another pool may use it.
     pub(super) filter: OnceLock<&'static Filter>,
     /// The budget that each block is charged to, and the budget of reserved bytes.
     pub(super) budget: Option<Budget>,
@@ -80,11 +80,11 @@ pub struct Heap {
     pub(super) kind: MemoryKind,
     /// The name of the policy that places blocks.
     pub(super) policy: &'static str,
-    /// How much free memory is kept, and for how long.
+    /// The settings of retained memory: how much free memory is kept, and for how long.
     pub(super) retain: Ranked<RetainConf>,
     /// The alignment of every address.
     pub(super) align: usize,
-    /// The process that reports live blocks when it ends, if any.
+    /// The process that reports live blocks when it ends, or 0 if none does.
     pub(super) reports_in: AtomicU32,
     /// The state of guarded blocks, if the pool guards blocks. Does not change during the pool's life.
     pub(super) guard: Option<Guard>,
@@ -112,7 +112,7 @@ pub(crate) struct Parts {
     pub(crate) is_mapped: bool,
 }
 
-/// A stopped pool: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
+/// A pool that is stopped for a fork: its locks are held, and no thread is inside its cache. Dropping this lets the pool continue.
 pub(crate) struct ForkGuard {
     heap: &'static Heap,
     // The fields are in the order in which they are dropped.
@@ -140,8 +140,8 @@ impl ForkGuard {
         self.accounts = ledgers.map(StillLedger::of).collect();
     }
 
-    /// Forgets the other threads in the child of a fork, where they do not exist: no thread waits any more, and no thread is at
-    /// work in a cache. A cache whose owner [may be inside](biased_lock::BiasedLock::wait) stays out of reach. This allocates and frees
+    /// Forgets the other threads in the child of a fork, because they do not exist there: no thread waits for memory, and no thread is
+    /// inside a cache. A cache whose owner [may be inside](biased_lock::BiasedLock::wait) stays inaccessible. This allocates and frees
     /// nothing.
     pub(super) fn forget_others(&mut self) {
         let caches = self.registry.caches.iter();
@@ -194,7 +194,8 @@ pub(super) fn large(bytes: usize) -> Option<usize> {
 }
 
 impl RawBlock {
-    /// Returns the block that a request of this shape was given at this address. Its size follows from the request alone.
+    /// Returns the block at this address that was allocated for a request of this size and alignment. Its size follows from the
+    /// request alone.
     #[inline]
     pub(crate) fn of(address: usize, bytes: usize, align: usize) -> Self {
         let bytes = match small(bytes, align) {
@@ -269,7 +270,7 @@ impl Heap {
         }
         biased_lock::barrier();
         for cache in &registry.caches {
-            // No other thread touches a cache whose owner may be inside, not even in a child of this process.
+            // No other thread accesses a cache whose owner may be inside, not even in a child of this process.
             let _ = cache.claim.wait();
         }
         let shelves = self.shelves.iter().map(lock).collect();
@@ -315,7 +316,7 @@ impl Heap {
         self.lifetime.is_closed()
     }
 
-    /// Makes a cache for a thread that has none yet. Returns `None` once the pool is closed or broken.
+    /// Creates a cache for a thread that has none yet. Returns `None` if the pool is closed or broken.
     pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
         let mut registry = lock(&self.registry);
         if self.is_shut() {
@@ -325,7 +326,7 @@ impl Heap {
         self.send(&cache.claim);
         let alone = registry.caches.is_empty();
         if !alone && self.alone.swap(false, Ordering::Relaxed) {
-            // From now on the first thread reports changes of its counters, but not its peaks.
+            // From now on the first thread reports larger changes of its counters instead of every new peak.
             self.claim(&registry, |cache, _| cache.tally.tell(&self.totals, false));
         }
         cache.tally.tell(&self.totals, alone);
@@ -336,7 +337,7 @@ impl Heap {
     /// Takes back the cached blocks and the counters of a thread that ends.
     pub(crate) fn retire(&self, cache: &Arc<Cache>) {
         let _minds = self.mind_panics();
-        // While this lock is held, nobody else claims the cache, unless the pool is closed. A closed pool has drained the
+        // While this lock is held, no other thread claims the cache, unless the pool is closed. A closed pool has drained the
         // cache.
         let mut registry = lock(&self.registry);
         let Some(place) = registry.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {

@@ -5,8 +5,8 @@ use millpond_os as os;
 use std::fmt;
 use std::sync::Arc;
 
-/// Reports the blocks that the creating thread allocated since the creation of this value and that are still live.
-/// [`finish`](Self::finish) returns the report, and dropping this value prints it on standard error. See
+/// A check that reports the blocks that the creating thread has allocated since the creation of this value and that are still
+/// live. [`finish`](Self::finish) returns the report, and dropping this value prints it on standard error. See
 /// [`Pool::leak_check`](crate::Pool::leak_check).
 #[must_use = "it reports when it is dropped"]
 pub struct LeakCheck {
@@ -16,7 +16,7 @@ pub struct LeakCheck {
     finished: bool,
 }
 
-/// Returns the pool's ledger and keeps it alive from now on, even if it was begun for an observer.
+/// Returns the pool's ledger and keeps it alive from now on, even if it was started for an observer only.
 fn relied_on(ledger: impl Fn() -> Option<Arc<Ledger>>) -> Option<Arc<Ledger>> {
     loop {
         let found = ledger()?;

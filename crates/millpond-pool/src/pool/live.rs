@@ -1,4 +1,4 @@
-//! A host pool for recordings, the monitor and the profiler.
+//! The interface of a host pool for recordings, the monitor and the profiler.
 
 use super::fork;
 use super::heap::{Heap, lock};
@@ -69,7 +69,7 @@ impl LivePool for &'static Heap {
         Heap::track(self, account);
     }
 
-    /// The child of a fork shares its live blocks with the parent, and reports none.
+    /// Returns false in the child of a fork, because its live blocks are copies of the parent's.
     fn reports_leaks(&self) -> bool {
         self.reports_in.load(Ordering::Relaxed) == process::id()
     }
@@ -106,7 +106,7 @@ impl LivePool for &'static Heap {
         Heap::change_watchers(self, |watchers| (change(watchers), ()));
     }
 
-    /// Creates the account anew only if the one of the last time is still in use.
+    /// Reuses the previous temporary ledger, unless it is still in use.
     fn passing_account(&self) -> Arc<Ledger> {
         let spare = {
             let _inside = inside();
@@ -123,7 +123,7 @@ impl LivePool for &'static Heap {
         made
     }
 
-    /// Lists the ranges in the order of the policy, under the pool's lock.
+    /// Calls `each` with the mapped ranges in the order of the policy, under the pool's lock.
     fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
         let _inside = inside();
         self.with_engine(|core| {
@@ -135,8 +135,8 @@ impl LivePool for &'static Heap {
         });
     }
 
-    /// Lists the blocks that are not cut from spans, under the pool's lock. Blocks of such sizes that caches keep are returned first. The
-    /// places of guarded blocks are not known.
+    /// Calls `each` with the blocks that are not cut from spans, under the pool's lock. The threads' caches are drained first. Returns
+    /// false if the pool guards blocks, because the places of guarded blocks are not listed.
     fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
         if self.guard.is_some() {
             return false;

@@ -1,7 +1,7 @@
-//! Blocks that are freed without their size, as `malloc` needs them.
+//! Blocks that are freed without their size, as `malloc` requires.
 //!
-//! The [map of pages](super::page_map) tells the size of a block, so all of its bytes count as requested. The fast path is inlined
-//! into `malloc` and `free`, because these are its only callers.
+//! The [map of pages](super::page_map) contains the size of each block, but not the requested size, so all bytes of a block count as
+//! requested. The fast path is inlined into `malloc` and `free`, because these are its only callers.
 
 use super::classes::{FINE_UNIT, SMALL, fine_class_and_bytes};
 use super::fast::with_last;
@@ -11,8 +11,8 @@ use super::request::AllocRequest;
 use millpond_account::error::AllocError;
 
 impl Heap {
-    /// Returns a block of this thread's cache whose address is enough to free it. Returns no block if the cache has none, if the request
-    /// is for more than [`SMALL`] bytes or an alignment of more than 16, or if the request needs the slow path.
+    /// Takes a block that can be freed by its address alone from this thread's cache or from the shelf. Returns no block if there is
+    /// none, if the request is for more than [`SMALL`] bytes or an alignment of more than 16, or if it needs the slow path.
     #[inline(always)]
     pub(crate) fn pop_mapped(&'static self, requested: usize, align: usize) -> RawBlock {
         if requested > SMALL || align > FINE_UNIT {
@@ -24,8 +24,8 @@ impl Heap {
         })
     }
 
-    /// Allocates a block whose address is enough to free it, after the fast path returned `found` instead. If `zeroed` is true, its first
-    /// `requested` bytes are zero.
+    /// Allocates a block that can be freed by its address alone, after the fast path has returned `found`, which is no block. If `zeroed`
+    /// is true, the first `requested` bytes are zero.
     pub(crate) fn allocate_mapped(
         &'static self,
         requested: usize,
@@ -33,7 +33,7 @@ impl Heap {
         zeroed: bool,
         found: RawBlock,
     ) -> Result<RawBlock, AllocError> {
-        // A guarded block has exactly the requested bytes, and a guarded pool has its own table of blocks.
+        // The caller of a guarded block may use only the requested bytes, and a guarded pool has its own table of blocks.
         let guarded = self.guard.is_some();
         let bytes = if guarded {
             requested
@@ -97,14 +97,14 @@ impl Heap {
     /// Frees a block that the fast path did not free. Returns false if no block of the pool is there.
     pub(crate) fn free_mapped(&'static self, address: usize) -> bool {
         if let Some(guard) = &self.guard {
-            // A guarded pool knows the blocks that were freed, and reports the error.
+            // A guarded pool has a record of freed blocks, and reports wrong frees itself.
             let bytes = guard.bytes_at(address).unwrap_or(0);
             self.free_slowly(RawBlock { address, bytes }, bytes, 0);
             return true;
         }
         match page_map::get(address) {
             Some(Mapped::Small(_, bytes)) => self.free_slowly(RawBlock { address, bytes }, bytes, 0),
-            // Only one of two threads that free a larger block takes it from the map.
+            // If two threads free the same larger block, only one of them removes it from the map.
             Some(Mapped::Large(_)) => {
                 let Some(bytes) = page_map::take_large(address) else {
                     return false;

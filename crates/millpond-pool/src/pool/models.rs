@@ -1,20 +1,19 @@
-//! Model checks of a few small programs with `loom`: every order of steps that the memory model allows.
+//! Model checks of a few small programs with `loom`, which tries every order of steps that the memory model allows.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p millpond-pool --release --lib models
 //! ```
 //!
-//! In each order, the system takes the processor from a running thread twice at most. `LOOM_MAX_PREEMPTIONS=3` tries more orders, and
-//! takes most of an hour.
+//! The number of preemptions in each order is limited to two. `LOOM_MAX_PREEMPTIONS=3` tries more orders, and takes most of an hour.
 //!
-//! The models use the real `BiasedLock`, `Cache` with its stacks and counts, `biased_lock::barrier` and `Lifetime`. Each program runs twice: on a
-//! system that can make every thread pass a barrier, and on one that cannot, where each owner takes the slow path.
+//! The models use the real `BiasedLock`, `Cache` with its stacks and counts, `biased_lock::barrier` and `Lifetime`. Each program runs
+//! twice: on a system that can make every thread pass a barrier, and on one that cannot, so that each owner takes the slow path.
 //!
-//! The heap around them is a smaller copy, [`Small`], because forty shelves, an engine and the tables of threads have more orders of
+//! The heap around them is a smaller copy, [`Small`], because many shelves, an engine and the tables of threads have more orders of
 //! steps than can be tried.
 //!
-//! The models do not include `membarrier` itself, forks, and the detour of a limit. A full fence on both sides stands for `membarrier`.
-//! Where the system forbids it later, there is no fence on either side.
+//! The models do not include `membarrier` itself, forks, and the slow path of a pool above its limit. A full fence on both sides
+//! replaces `membarrier`. In models of a system that forbids `membarrier` later, neither side has a fence.
 
 mod small;
 
@@ -39,7 +38,7 @@ pub(super) fn asymmetric() -> bool {
     ASYMMETRIC.get()
 }
 
-/// The barrier of threads other than the owner, which the system may refuse from now on.
+/// The barrier of threads other than the owner. If [`FORBIDS`] is set, the system refuses it from now on.
 pub(super) fn barrier() {
     if FORBIDS.get() {
         ASYMMETRIC.set(false);
@@ -53,11 +52,11 @@ pub(super) fn compiler_fence(order: Ordering) {
     }
 }
 
-/// A run of loom with the bounds of all models.
+/// Returns a loom builder with the bounds of all models.
 fn builder() -> loom::model::Builder {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
-    // The bound of steps in one order. The longest of these models has some more than loom's default of a thousand.
+    // The maximum number of steps in one order. The longest of these models has a few more than loom's default of a thousand.
     builder.max_branches = 5000;
     builder
 }
@@ -120,7 +119,7 @@ fn a_watched_cache_has_one_user_at_a_time_while_its_owner_allocates() {
 }
 
 #[test]
-fn who_claims_a_cache_sees_whole_operations() {
+fn a_thread_that_claims_a_cache_sees_only_whole_operations() {
     model(|| {
         let heap = Small::new(&[1]);
         let cache = heap.admit();
@@ -146,7 +145,7 @@ fn who_claims_a_cache_sees_whole_operations() {
 }
 
 #[test]
-fn two_that_claim_and_an_owner() {
+fn two_threads_drain_a_cache_while_its_owner_frees() {
     model(|| {
         let heap = Small::new(&[1, 2]);
         let cache = heap.admit();
@@ -164,7 +163,7 @@ fn two_that_claim_and_an_owner() {
 }
 
 #[test]
-fn one_frees_what_another_has_allocated() {
+fn a_thread_frees_a_block_that_another_thread_allocated() {
     model(|| {
         let heap = Small::new(&[1, 2]);
         let mine = heap.admit();
@@ -202,7 +201,7 @@ fn a_thread_ends_while_another_trims() {
 }
 
 #[test]
-fn the_last_block_goes_while_the_pool_is_closed() {
+fn a_pool_that_closes_while_its_last_block_is_freed_returns_its_memory() {
     model(|| {
         let heap = Small::new(&[1]);
         let cache = heap.admit();
@@ -219,8 +218,8 @@ fn the_last_block_goes_while_the_pool_is_closed() {
     });
 }
 
-/// An owner without a block asks for its first one while another thread drops the last handle: it has a block whose memory is there, or
-/// none, and the memory goes in the end.
+/// An owner without a block requests its first one while another thread drops the last handle. The owner gets a block whose memory is
+/// valid, or none, and all memory is returned in the end.
 fn closing_against_the_first_block(has_cache: bool, blocks: &'static [usize]) {
     model(move || {
         let heap = Small::new(blocks);
@@ -261,7 +260,7 @@ fn a_pool_that_is_closed_ends_after_a_first_request_that_is_refused() {
 }
 
 #[test]
-fn the_last_two_blocks_go_at_once_after_the_pool() {
+fn a_closed_pool_returns_its_memory_if_two_threads_free_the_last_blocks() {
     model(|| {
         let heap = Small::new(&[1, 2]);
         let cache = heap.admit();
@@ -282,7 +281,7 @@ fn the_last_two_blocks_go_at_once_after_the_pool() {
 }
 
 #[test]
-fn who_waits_is_told_of_the_one_block_that_comes_back() {
+fn a_waiting_request_is_notified_of_a_freed_block() {
     model(|| {
         let heap = Small::new(&[1]);
         let cache = heap.admit();
@@ -303,7 +302,7 @@ fn who_waits_is_told_of_the_one_block_that_comes_back() {
 }
 
 #[test]
-fn who_waits_is_told_of_a_block_that_comes_back_and_is_watched() {
+fn a_waiting_request_is_notified_of_a_freed_block_in_a_watched_pool() {
     model(|| {
         let heap = Small::watched(&[1]);
         let cache = heap.admit();
@@ -324,7 +323,7 @@ fn who_waits_is_told_of_a_block_that_comes_back_and_is_watched() {
 }
 
 #[test]
-fn who_joins_the_line_as_the_last_one_leaves_is_told() {
+fn a_request_that_joins_the_queue_as_the_last_one_leaves_is_notified() {
     model(|| {
         let heap = Small::new(&[1]);
         let cache = heap.admit();
@@ -356,8 +355,8 @@ fn who_joins_the_line_as_the_last_one_leaves_is_told() {
     });
 }
 
-/// The system forbids the barrier in the middle of a program. An owner that has not acknowledged the fence is left alone,
-/// and no other thread enters its cache.
+/// The system forbids the barrier in the middle of a program. No other thread enters the cache of an owner that has not
+/// acknowledged the fence.
 fn an_owner_where_the_barrier_is_forbidden_later(rounds: usize, drains: usize) {
     FORBIDS.set(true);
     builder().check(move || {
@@ -382,20 +381,20 @@ fn an_owner_where_the_barrier_is_forbidden_later(rounds: usize, drains: usize) {
 }
 
 #[test]
-fn owners_are_left_alone_where_the_barrier_is_forbidden_later() {
+fn a_cache_is_not_claimed_before_its_owner_knows_that_barriers_are_forbidden() {
     an_owner_where_the_barrier_is_forbidden_later(2, 1);
 }
 
 #[test]
-fn owners_that_have_seen_that_the_barrier_is_forbidden_are_waited_for() {
+fn a_cache_is_claimed_after_its_owner_knows_that_barriers_are_forbidden() {
     an_owner_where_the_barrier_is_forbidden_later(1, 2);
 }
 
 /// A block is charged to its current owner. This copies how `allocate_for` and `free_slowly` handle tenants.
 #[test]
-fn a_block_that_changes_hands_is_charged_to_who_has_it() {
+fn a_block_that_changes_owners_is_charged_to_its_current_owner() {
     model(|| {
-        // The owner of the one block, and the charge of each.
+        // The only block while it is free, the charges by address, and the used bytes of each owner.
         let store = Arc::new(Mutex::new(vec![1usize]));
         let charges = Arc::new(Mutex::new(std::collections::HashMap::<usize, usize>::new()));
         let used = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);

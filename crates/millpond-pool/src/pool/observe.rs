@@ -15,12 +15,12 @@ impl Heap {
         self.change_watchers(|watchers| (watchers.with_ledger(ledger), ()));
     }
 
-    /// Creates a ledger that a fork stops.
+    /// Creates a ledger and adds it to the list of ledgers, so that a fork holds its locks.
     pub(super) fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
         let filter = builder.samples().then(|| fork::filter_of(self));
         let ledger = Arc::new(builder.build_with(filter));
-        // The pool may be the program's own. Its allocations for the list would be reported, and would need the list, under
-        // the list's lock.
+        // The pool may be the program's own. Allocations for the list would then be reported under the list's lock, and reports need
+        // the list.
         let _inside = inside();
         let mut ledgers = lock(&self.ledgers);
         let (kept, gone): (Vec<_>, Vec<_>) = mem::take(&mut *ledgers)
@@ -34,7 +34,7 @@ impl Heap {
         ledger
     }
 
-    /// Forgets the ledgers of a pool that has ended. Their other owners keep them.
+    /// Drops the ledgers of a pool that has ended. Their other owners keep them.
     pub(super) fn forget_accounts(&self) {
         self.change_watchers(|watchers| (watchers.with_ledger(None), ()));
         let gone = mem::take(&mut *lock(&self.ledgers));
@@ -89,8 +89,8 @@ macro_rules! observed_pool {
                         .change_watchers(|watchers| watchers.with_subscriber(subscriber))
                 }
 
-                /// Removes a subscriber. Events that begin after this call are not reported to it. Threads that are calling
-                /// it finish their calls. It is dropped when the last of them has seen the change.
+                /// Removes a subscriber. Events that begin after this call are not reported to it. Calls of the subscriber
+                /// that are in progress on other threads finish. It is dropped after the last thread has seen the change.
                 pub fn unsubscribe(&self, id: SubscriptionId) {
                     self.$shared()
                         .change_watchers(|watchers| (watchers.without(id), ()));
@@ -102,8 +102,8 @@ macro_rules! observed_pool {
                         .change_watchers(|watchers| (watchers.with_context(context), ()));
                 }
 
-                /// Tracks live blocks from now on, or stops tracking: who allocated which block, when and where. In debug
-                /// builds tracking is on from the start, unless the pool's settings say otherwise.
+                /// Tracks live blocks from now on, or stops tracking. The ledger records the thread, the time and the allocation
+                /// site of each block. In debug builds tracking is on from the start, unless the pool's settings say otherwise.
                 pub fn track(&self, account: Option<LedgerBuilder>) {
                     self.$shared().track(account);
                 }
@@ -131,9 +131,9 @@ macro_rules! observed_pool {
                     self.$shared().ledger()
                 }
 
-                /// Returns the largest live blocks with their allocation sites, largest first, at most `n`. Returns `None`
-                /// if the pool does not [track](Self::ledger) blocks, to distinguish this from an empty list. If the ledger
-                /// is sampled, only its blocks are returned.
+                /// Returns the `n` largest live blocks with their allocation sites, largest first. Returns `None` if the pool
+                /// does not [track](Self::ledger) blocks, to distinguish this from an empty list. If the ledger is sampled, only
+                /// the blocks in it are returned.
                 ///
                 /// ```
                 /// use millpond::{Ledger, Pool, Tracking};

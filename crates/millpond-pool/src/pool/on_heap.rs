@@ -1,4 +1,4 @@
-//! Tests of whole pools over a source that works on any machine and in an interpreter.
+//! Tests of whole pools over a source that works on any machine and under Miri.
 
 use super::*;
 use crate::MemorySource;
@@ -170,7 +170,7 @@ fn blocks_go_from_thread_to_thread_while_another_trims() {
 }
 
 #[test]
-fn the_last_block_goes_in_another_thread_after_the_pool() {
+fn a_closed_pool_returns_its_memory_when_another_thread_frees_the_last_block() {
     for round in 0..ROUNDS / 8 {
         let pool = pool();
         let heap = pool.heap();
@@ -224,7 +224,7 @@ fn a_thread_that_ends_after_its_pool_is_counted_once() {
 }
 
 #[test]
-fn subscribers_go_with_a_pool_that_has_its_blocks_back() {
+fn subscribers_are_dropped_when_a_pool_without_live_blocks_is_closed() {
     let pool = pool();
     let owned = Arc::new(());
     let theirs = Arc::clone(&owned);
@@ -241,7 +241,7 @@ fn subscribers_go_with_a_pool_that_has_its_blocks_back() {
 }
 
 #[test]
-fn who_waits_gets_what_another_thread_frees() {
+fn a_waiting_request_gets_memory_that_another_thread_frees() {
     let builder = Pool::builder().limit(26 << 20).trim_every(None);
     let pool = builder.over(Box::new(Plain::default())).expect("a pool");
     let held = pool.alloc::<u8>(20 << 20).expect("room");
@@ -323,7 +323,7 @@ impl Source for Drawn {
 }
 
 #[test]
-fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
+fn a_pool_over_another_pool_of_its_budget_stays_usable_after_a_refusal() {
     let budget = millpond_account::Budget::builder("both")
         .limit(64 << 20)
         .build()
@@ -331,8 +331,8 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
     let builder = || Pool::builder().trim_every(None).track(None).budget(&budget);
     let below = builder().over(Box::new(Plain::default())).expect("a pool");
     let pool = builder().over(Box::new(Drawn(below.clone()))).expect("a pool");
-    // The double charge is too large: the pool below makes the other pools of the budget give memory back, while the pool
-    // above is in its own call.
+    // Both pools charge the budget for the memory, which exceeds its limit. The pool below then makes the other pools of the
+    // budget give memory back, while the pool above is in its own call.
     let refused = pool.heap().allocate(40 << 20, 64, false).expect_err("too much");
     assert!(refused.is_out_of_memory(), "{refused}");
     let raw = take(&pool, 8 << 20, 7);
@@ -342,11 +342,11 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
     assert_eq!(budget.used(), 0);
 }
 
-/// The request is refused under the lock of the pool above, which a snapshot would read. The snapshot of that pool's own
-/// refusal is the one that is written.
+/// The pool below refuses the request under the lock of the pool above. A snapshot would need that lock, so it is written only
+/// for the refusal of the pool above.
 #[cfg(feature = "record")]
 #[test]
-fn the_snapshot_of_a_refusal_by_a_source_waits_for_its_pool() {
+fn a_refusal_in_the_source_of_a_pool_leaves_the_snapshot_to_that_pool() {
     let path = std::env::temp_dir().join(format!("millpond-drawn-{}-%n.mpr", std::process::id()));
     millpond_record::Snapshots::new()
         .every(std::time::Duration::ZERO)

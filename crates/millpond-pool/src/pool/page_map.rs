@@ -1,4 +1,4 @@
-//! What is at an address: the map from pages to blocks that `free` needs, because it is not passed the size of the block.
+//! The map from pages to blocks, which `free` needs because it does not receive the size of the block.
 //!
 //! Only the program's pool is in the map. It has one word for each page of 4 KiB:
 //!
@@ -8,15 +8,16 @@
 //!   LARGE | pages                        a larger block of this many pages begins here
 //! ```
 //!
-//! A word is written before the first block of its page is handed out. The word of a larger block is removed when the block is freed, so a
-//! second free is found. A thread that frees a block of another thread has synchronised with it to get the address, so it sees the word.
+//! A word is written before the first block of its page is allocated. The word of a larger block is removed when the block is freed, so a
+//! second free is detected. A thread that frees a block of another thread has synchronised with it to get the address, so it sees the
+//! word.
 
 use super::classes::{CLASSES, FINE_UNIT, PAGE, SMALL, class_bytes};
 use millpond_os::{Map, Part};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The bits of an address of a program.
+/// The number of bits of an address.
 const ADDRESS_BITS: u32 = 48;
 const PAGE_LOG: u32 = PAGE.trailing_zeros();
 /// The logarithm of the number of pages of a leaf, which covers 1 GiB.
@@ -36,7 +37,7 @@ const _: () = assert!(CLASSES < CLASS && ((SMALL / FINE_UNIT) << CLASS_BITS) < L
 /// Invariant: each pointer is null, or points to [`LEAF`] words that start as zero and are never unmapped.
 static LEAVES: [AtomicPtr<AtomicU32>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
 
-/// What is at an address.
+/// The block at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
     /// A small block of this class and of this many bytes.
@@ -49,7 +50,7 @@ pub(crate) enum Mapped {
 #[inline]
 fn leaf(page: usize) -> Option<&'static [AtomicU32; LEAF]> {
     let leaf = LEAVES.get(page >> LEAF_LOG)?.load(Ordering::Acquire);
-    // SAFETY: by the invariant of `LEAVES`, the words are there forever.
+    // SAFETY: by the invariant of `LEAVES`, the words are never unmapped.
     unsafe { leaf.cast::<[AtomicU32; LEAF]>().as_ref() }
 }
 
@@ -71,7 +72,7 @@ fn leaf_made(page: usize) -> Option<&'static [AtomicU32; LEAF]> {
     leaf(page)
 }
 
-/// Returns what is at an address. The address is that of a block, or one that no block was ever at.
+/// Returns the block at an address, or `None` if there is none. The address must be that of a block, or one at which no block ever was.
 #[inline]
 pub(crate) fn get(address: usize) -> Option<Mapped> {
     let page = address >> PAGE_LOG;
@@ -125,8 +126,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_known_by_their_last_block() {
-        // No pool is there: user addresses end at half of this.
+    fn the_map_returns_the_latest_block_of_each_page() {
+        // No pool uses these addresses: user addresses end at `base`.
         let base = 1 << (ADDRESS_BITS - 1);
         assert_eq!(get(base), None);
         assert!(set_span(base, 16 * PAGE, 7) && set_span(base + 16 * PAGE, PAGE, 0));
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_sizes_that_cannot_be_are_refused() {
+    fn impossible_addresses_and_sizes_are_refused() {
         assert_eq!((get(0), get(8), get(usize::MAX)), (None, None, None));
         assert!(!set_large(usize::MAX - PAGE, PAGE));
         assert!(!set_large(1 << (ADDRESS_BITS - 1), usize::MAX));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Parts of a pool's memory with a property, such as that they still read as zero. They neither overlap nor touch.
+/// The parts of a pool's memory that have a property, for example that they still read as zero. They neither overlap nor touch.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     /// The end of each part, by its start.
@@ -93,7 +93,7 @@ impl Parts {
         missing
     }
 
-    /// Moves the parts of the `bytes` bytes at `from` to `to`.
+    /// Moves the parts inside the `bytes` bytes at `from` to `to`, and replaces the parts there.
     pub(crate) fn shift(&mut self, from: u64, to: u64, bytes: u64) {
         let mut moved = Vec::new();
         self.within(from, from + bytes, |start, end| {
@@ -158,7 +158,7 @@ mod tests {
         parts.add(10, 20);
         parts.add(30, 50);
         parts.add(104, 130);
-        // What was at the target is replaced.
+        // The parts at the target are replaced.
         parts.shift(15, 100, 20);
         let mut found = Vec::new();
         parts.within(0, 200, |start, end| found.push((start, end)));

@@ -5,7 +5,7 @@ use super::heap::Heap;
 use millpond_account::stats::PoolStats;
 use std::fmt;
 
-/// The pool that memory came from: its identity and its counters. It does not keep the pool open.
+/// A reference to the pool that memory came from, with its number and its counters. It does not keep the pool open.
 #[derive(Clone, Copy)]
 pub struct PoolRef(&'static Heap);
 

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 /// refer to a pool.
 #[derive(Clone, Debug)]
 pub struct PressureTrigger {
-    /// The share of a limit from which on memory is given back, or `None` if the pool does not check.
+    /// The share of a limit at which memory is given back, or `None` if the pool does not check.
     at: Option<Share>,
     readings: Readings,
     /// The time of the next check.
     rests_until: Option<Instant>,
 }
 
-/// The time without checks after a pool has given memory back. A program that needs the memory takes it again at once, with
-/// a page fault for each page. The pause limits this to some percent of the program's time.
+/// The time without checks after a pool has given memory back. If the program needs the memory, it takes it again at once, with
+/// a page fault for each page. The pause limits this cost to a few percent of the program's time.
 pub(super) const REST: Duration = Duration::from_secs(5);
 
 /// The minimum of idle bytes for a check, because a check costs about half a millisecond.
@@ -42,7 +42,7 @@ impl PressureTrigger {
         self.at.is_some()
     }
 
-    /// Returns whether there is no state to keep while the check is off.
+    /// Returns whether the trigger has no state that must be kept: the check is off, and the readings are those of the system.
     pub(super) fn is_plain(&self) -> bool {
         self.at.is_none() && self.readings.is_system()
     }
@@ -61,7 +61,8 @@ impl PressureTrigger {
         self.at.is_some_and(|at| Share::of(used, total) >= at)
     }
 
-    /// Returns whether memory should be given back, according to a new reading. `last` is the reading for another pool.
+    /// Returns whether memory should be given back. Uses the system's reading in `last` if it was made for another pool, and
+    /// stores a new reading there otherwise.
     pub(super) fn is_scarce(&self, last: &mut Option<Pressure>) -> bool {
         let Some(at) = self.at else { return false };
         let read = || self.readings.of_process(&Thresholds::default());
@@ -73,8 +74,8 @@ impl PressureTrigger {
     }
 }
 
-/// Returns whether the use of a limit is above the threshold, for limits that giving memory back helps against. A pool
-/// keeps its addresses.
+/// Returns whether the use of a limit has reached the threshold. This checks only limits whose use falls when memory is given
+/// back. The limit of addresses is not one of them, because a pool keeps its addresses.
 fn scarce(pressure: &Pressure, at: Share) -> bool {
     let helps = |kind: LimitKind| kind.is_enforced() && kind != LimitKind::AddressSpace;
     let mut limits = pressure.limits().iter();
@@ -82,7 +83,7 @@ fn scarce(pressure: &Pressure, at: Share) -> bool {
 }
 
 impl Heap {
-    /// Returns the bytes from the source that no caller has. This is a sum of counters and stops no thread.
+    /// Returns the bytes from the source that no caller uses. This is a sum of counters and stops no thread.
     pub(super) fn idle_bytes(&self) -> u64 {
         let _inside = inside();
         let (_, allocated) = self.live();

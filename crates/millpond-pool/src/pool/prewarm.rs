@@ -34,14 +34,14 @@ impl Prewarm {
         }
     }
 
-    /// Returns the eleven powers of two from 64 bytes to 64 KiB, with 16 blocks of each: 2 MiB.
+    /// Returns a description of 16 blocks of each of the eleven powers of two from 64 bytes to 64 KiB. This is 2 MiB in total.
     #[must_use]
     pub fn small_sizes() -> Self {
         Self::of((6..=16).map(|log| (1 << log, 16)))
     }
 
-    /// Returns six sizes from 1 KiB to 1 MiB, each four times the one before. Each size gets an equal share of `total`
-    /// bytes.
+    /// Returns a description of six sizes from 1 KiB to 1 MiB, each four times the one before. Each size gets an equal share of
+    /// `total` bytes.
     #[must_use]
     pub fn six_sizes(total: usize) -> Self {
         Self::of((0..6).map(|step| (1024 << (2 * step), (total / 6) >> (10 + 2 * step))))
@@ -79,12 +79,12 @@ impl fmt::Display for Prewarm {
 }
 
 impl Heap {
-    /// Prepares blocks. Small ones are put on the shelves. Larger ones stay free in the engine, side by side.
+    /// Prepares blocks. Small blocks are put on the shelves. Larger blocks stay free in the engine, next to each other.
     pub(crate) fn prewarm(&'static self, prewarm: &Prewarm) -> Result<(), AllocError> {
         let _inside = inside();
         self.expect_whole()?;
         if self.is_guarded() {
-            // A guarded block is never reused as it is, so there are no blocks to prepare.
+            // A freed guarded block is never reused without changes, so memory is reserved instead of blocks.
             return self.reserve(prewarm.bytes());
         }
         let mut held = Vec::new();

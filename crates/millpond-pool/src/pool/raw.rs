@@ -10,14 +10,14 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 impl Heap {
-    /// Returns the ledger of raw blocks. It must be complete, because a block's size is recorded only there.
+    /// Returns the ledger of raw blocks. It must be complete, because the size of a raw block is recorded only there.
     pub(crate) fn hands(&self) -> &Ledger {
         let new = || Arc::new(Ledger::builder(Tracking::All).complete(true).build());
         if let Some(hands) = self.hands.get() {
             return hands;
         }
         let mut made = Some(new());
-        // A fork holds this lock. Otherwise its child would wait forever for a thread that was initialising the ledger.
+        // A fork holds this lock too. Otherwise its child would wait forever for a thread that was initialising the ledger.
         let ledgers = lock(&self.ledgers);
         let hands = self.hands.get_or_init(|| made.take().unwrap_or_else(new));
         drop(ledgers);
@@ -73,8 +73,8 @@ impl Heap {
 /// costs about 100 ns. A block by [layout](Pool::allocate) costs a tenth of that. A [`Buffer`](crate::Buffer) is freed
 /// automatically.
 impl Pool {
-    /// Allocates an uninitialised block at a multiple of `align` and of 64. All of its bytes may be used. There are at
-    /// least as many as requested.
+    /// Allocates an uninitialised block of at least `bytes` bytes at a multiple of `align` and of 64. All bytes of the block may
+    /// be used.
     ///
     /// ```
     /// use millpond::{Pool, ledger::WrongFree};

@@ -20,7 +20,7 @@ pub(crate) struct AllocRequest {
     pub(crate) zeroed: bool,
     /// The place in the queue of waiting requests.
     pub(super) ticket: Option<u64>,
-    /// The deadline until which the request may wait, if it may.
+    /// The deadline until which the request may wait, or `None` if it may not wait.
     pub(super) until: Option<Instant>,
     /// Whether a tenant's charge already includes the pool's own budget.
     pub(super) charged: bool,
@@ -49,7 +49,7 @@ thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks that this thread calls a pool's source under that pool's lock, until it is dropped.
+/// Marks that this thread calls a pool's source under that pool's lock. Dropping this removes the mark.
 struct Asking {
     before: bool,
 }
@@ -68,7 +68,7 @@ impl Drop for Asking {
     }
 }
 
-/// Returns whether a pool's source called this thread's current code, which therefore runs under that pool's lock.
+/// Returns whether the current code was called by a pool's source and therefore runs under that pool's lock.
 pub fn by_a_source() -> bool {
     ASKING.get()
 }
@@ -83,8 +83,8 @@ impl Heap {
         self.ask(AllocRequest::new(bytes, 1), work)
     }
 
-    /// Requests memory from the engine. If memory is short, it tries once more after the caches, the shelves and other
-    /// pools of the same budget have given theirs back.
+    /// Requests memory from the engine. If there is not enough, it retries after the caches and the shelves have returned their
+    /// free memory, and again after other pools of the same budget have.
     pub(super) fn ask<R>(
         &'static self,
         ask: AllocRequest,
@@ -131,13 +131,13 @@ impl Heap {
         }))
     }
 
-    /// Returns the error for a request that would have to wait for others, and may not.
+    /// Returns the error for a request for which there is no memory, or which is behind other requests in the queue.
     pub(super) fn nothing_left(&self, requested: usize) -> engine::AllocError {
         let core = lock(&self.core);
         Core::nothing_left(requested as u64, core.as_ref().map_or(0, Core::cached))
     }
 
-    /// Ensures that the tables have room before the pool grows. Memory of caches and shelves makes room for them.
+    /// Ensures that the pool's tables have room before the pool grows. If they have none, trims the pool to make room.
     fn keep_tables(&self, requested: usize) -> Result<(), AllocError> {
         if has_reserve() {
             return Ok(());
@@ -211,7 +211,8 @@ impl Heap {
     }
 
     pub(crate) fn survey(&self, survey: &mut Survey) {
-        // If a source makes the request, this may be the pool of that source. In that case it is left out.
+        // If a source makes the request, this pool may be the one that called the source, and its lock is held. In that case its
+        // memory is not listed.
         let mut core = if by_a_source() {
             self.core.try_lock()
         } else {

@@ -16,7 +16,7 @@ pub struct PoolSettings {
     pub text: Option<String>,
     /// The budget that the pool is charged to.
     pub budget: Option<Budget>,
-    /// The settings that were made by methods. They take precedence over the text and the environment.
+    /// The settings that were set by methods. They take precedence over the text and the environment.
     pub conf: PoolConf,
     /// The settings that apply if nothing else sets them.
     pub defaults: PoolConf,
@@ -108,8 +108,8 @@ macro_rules! common_settings {
             use $crate::Prewarm;
 
             impl $builder {
-                /// Sets the name that people see. The default is `pool` and a number, after the name of the device if it is
-                /// one.
+                /// Sets the name that people see. The default is `pool` and a number. For a device, it begins with the name of
+                /// the device.
                 #[must_use]
                 pub fn name(mut self, name: impl Into<String>) -> Self {
                     self.settings.name = Some(name.into());
@@ -129,7 +129,7 @@ macro_rules! common_settings {
                     self
                 }
 
-                /// Sets the most bytes that the pool may take from its source, such as the system or the device. The
+                /// Sets the maximum number of bytes that the pool may take from its source, such as the system or the device. The
                 /// default is the capacity of the source. If there is also a [fraction](Self::memory_fraction), the smaller
                 /// of the two applies.
                 #[must_use]
@@ -146,8 +146,8 @@ macro_rules! common_settings {
                     self
                 }
 
-                /// Sets the bytes that are reserved from the start. Memory of the host is also backed with memory then,
-                /// like by `Pool::reserve`.
+                /// Sets the number of bytes that are reserved from the start. Host memory is also backed with physical memory,
+                /// as by `Pool::reserve`.
                 #[must_use]
                 pub fn capacity(mut self, bytes: u64) -> Self {
                     self.settings.conf.capacity = Some(bytes);
@@ -165,9 +165,9 @@ macro_rules! common_settings {
                 /// default is one second, and `None` turns it off. Each interval is one tick for the policy, which gives
                 /// back memory that no block has touched for `decay` ticks, 64 by default.
                 ///
-                /// On a device, no work is made to wait for this. A tick counts only if no stream that this process's pools
-                /// of the device know has work, and no capture by `DevicePool::capture` is in progress. Captures that other
-                /// libraries begin on streams on which no pool was used cannot be detected. Use `None` if there are such
+                /// On a device, no work waits for this. A tick counts only if none of the streams that this process's pools of
+                /// the device know has work, and no capture by `DevicePool::capture` is in progress. The pool cannot detect
+                /// captures that other libraries begin on streams that no pool was used on. Use `None` if there are such
                 /// captures.
                 ///
                 /// The text form is `trim-every:500ms`, or `off`.
@@ -177,12 +177,12 @@ macro_rules! common_settings {
                     self
                 }
 
-                /// Gives back memory that no block uses when memory use reaches this share of a limit. `None`, the default,
-                /// turns this off. The use is read in the background at the interval that [`trim_every`](Self::trim_every)
-                /// sets, or each second if that is off, and only while the pool has at least 2 MiB to give back. After it
-                /// has given memory back, it waits for five seconds.
+                /// Sets the share of a memory limit at which the pool gives back memory that no block uses. `None`, the
+                /// default, turns this off. The memory use is read in the background at the interval that
+                /// [`trim_every`](Self::trim_every) sets, or each second if that is off, and only while the pool has at least
+                /// 2 MiB to give back. After the pool has given memory back, the use is not read for five seconds.
                 ///
-                /// On the host, these are all limits that apply to the process, as in `pressure()`, except `RLIMIT_AS`,
+                /// On the host, the limits are all those that apply to the process, as in `pressure()`, except `RLIMIT_AS`,
                 /// because a pool keeps its addresses. Memory that the system reclaims by itself does not count as used. On
                 /// a device, the limit is the device's memory, and the memory of all processes counts. It is not read while
                 /// work would have to wait.
@@ -239,9 +239,9 @@ macro_rules! common_settings {
                     self
                 }
 
-                /// Sets the budget that the pool is charged to. A budget can also warn before memory runs out: its [soft
-                /// limit](millpond_account::budget::BudgetBuilder::soft_limit) calls a callback once when the use exceeds
-                /// it. The example `monitor` shows a warning at 80 %.
+                /// Sets the budget that the pool is charged to. A budget can also warn before memory runs out: it calls a
+                /// callback when the use exceeds its [soft limit](millpond_account::budget::BudgetBuilder::soft_limit). The
+                /// example `monitor` shows a warning at 80 %.
                 ///
                 /// ```
                 /// use millpond::{Budget, Pool, budget::Measure};

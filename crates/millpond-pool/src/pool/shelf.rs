@@ -10,11 +10,10 @@ use std::mem;
 
 /// Spans are multiples of this.
 const SPAN_UNIT: usize = 64 << 10;
-/// The number of blocks of a span, within the least and the most bytes of a span.
+/// The number of blocks of a span, if its size is between [`SPAN_UNIT`] and [`MOST_SPAN`].
 const SPAN_BLOCKS: usize = 64;
 const MOST_SPAN: usize = 4 * SMALL;
-/// The list of the blocks that were freed last holds at most this many bytes of blocks. This gives the number of blocks, within a
-/// minimum and a maximum.
+/// The maximum number of bytes of the blocks in the list of the blocks that were freed last, and the minimum and maximum of their number.
 const RECENT_BYTES: usize = 1 << 20;
 const LEAST_RECENT: usize = 8;
 const MOST_RECENT: usize = 512;
@@ -47,8 +46,8 @@ struct Span {
 /// Free blocks of one class, and the spans of the class.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
-    /// The blocks that were freed last. Their bits are not set. This never grows once there is a span, so that a free never
-    /// allocates: the memory may have run out.
+    /// The blocks that were freed last. Their bits are not set. The capacity is reserved when a span is added, so that a free never
+    /// allocates, because a free must work even if there is no memory.
     recent: Vec<usize>,
     /// The spans by their start.
     spans: BTreeMap<usize, Span>,
@@ -56,11 +55,11 @@ pub(crate) struct Shelf {
     free: usize,
     /// The start of the first span with a set bit.
     open: Option<usize>,
-    /// Bytes of discarded pages under free blocks.
+    /// Bytes of discarded pages of free blocks.
     discarded: u64,
-    /// Whether somebody has used the shelf since the last check.
+    /// Whether the shelf was used since the last check.
     used: bool,
-    /// Whether nobody had used it at the last check.
+    /// Whether the last check found that the shelf was not used.
     idle: bool,
 }
 
@@ -159,7 +158,7 @@ impl Shelf {
         }
     }
 
-    /// Sets the bits of all recent blocks but the `kept` blocks that were freed last.
+    /// Moves all recent blocks except the `kept` blocks that were freed last to their spans, by setting their bits.
     fn settle(&mut self, class: usize, kept: usize) {
         let (bytes, moved) = (class_bytes(class), self.recent.len().saturating_sub(kept));
         self.recent[..moved].sort_unstable();
@@ -169,7 +168,7 @@ impl Shelf {
                 continue;
             };
             let (before, end) = (span.free, *start + span_bytes(class) / bytes * bytes);
-            // A program that freed a block with a wrong size has put it on a shelf that has no span there. That block is leaked.
+            // If a program frees a block with a wrong size, the block is put on a shelf without a span at its address. It is leaked.
             let mut next = Some(first).filter(|address| *address < end);
             while let Some(address) = next {
                 let nth = (address - start) / bytes;
@@ -185,7 +184,7 @@ impl Shelf {
         }
     }
 
-    /// Calls `tell` with the start and the end of each free range. Adjacent blocks are merged.
+    /// Calls `tell` with the start and the end of each free range. A range consists of adjacent free blocks.
     pub(crate) fn free_parts(&mut self, class: usize, mut tell: impl FnMut(usize, usize)) {
         let bytes = class_bytes(class);
         self.settle(class, 0);
@@ -206,8 +205,8 @@ impl Shelf {
         part.into_iter().for_each(|(start, end)| tell(start, end));
     }
 
-    /// Makes the spans with the lowest addresses the first from which blocks are taken, so that spans at high addresses may become
-    /// free.
+    /// Sorts the spans with free blocks by address. Blocks are then taken from the lowest addresses first, so that spans at high
+    /// addresses may become free.
     fn sort(&mut self) {
         self.open = None;
         for (start, span) in self.spans.iter_mut().rev().filter(|(_, span)| span.free > 0) {
@@ -215,12 +214,12 @@ impl Shelf {
         }
     }
 
-    /// Returns whether pages under free blocks are discarded.
+    /// Returns whether pages of free blocks are discarded.
     pub(crate) fn has_discarded(&self) -> bool {
         self.discarded > 0
     }
 
-    /// Records that pages under free blocks were discarded.
+    /// Records that pages of free blocks were discarded.
     pub(crate) fn discarded(&mut self, bytes: u64) {
         self.discarded += bytes;
     }
@@ -230,7 +229,7 @@ impl Shelf {
         self.discarded -= bytes;
     }
 
-    /// Returns whether nobody has used the shelf since the last call, and this was not returned before.
+    /// Returns whether the shelf was not used since the last call, unless the last call has already found it unused.
     pub(crate) fn became_idle(&mut self) -> bool {
         let was_used = mem::take(&mut self.used);
         let became_idle = !was_used && !self.idle;
@@ -370,7 +369,7 @@ mod tests {
 
     /// A program that frees a block twice may break itself, but not the counts of the shelf.
     #[test]
-    fn a_block_that_returns_twice_is_counted_once() {
+    fn a_block_that_is_freed_twice_is_counted_once() {
         let (mut shelf, class) = (Shelf::default(), 0);
         add_span(&mut shelf, class, 1 << 20);
         let held = take(&mut shelf, class, 10);
@@ -380,9 +379,9 @@ mod tests {
         assert_eq!(shelf.blocks(), 0);
     }
 
-    /// A program that frees blocks with a wrong size may lose them, but the pool goes on.
+    /// A program that frees blocks with a wrong size may leak them, but the pool stays usable.
     #[test]
-    fn a_block_of_no_span_is_dropped() {
+    fn a_block_outside_every_span_is_dropped() {
         let (mut shelf, class) = (Shelf::default(), 0);
         add_span(&mut shelf, class, 1 << 20);
         let all = shelf.blocks();

@@ -15,7 +15,8 @@ use millpond_account::budget::Charge;
 use millpond_account::error::AllocError;
 use millpond_os::reentrancy::inside;
 
-/// An allocation that looks for a block outside the thread's cache. The pool does not end before the block is counted.
+/// An allocation in progress that searches for a block outside the thread's cache. The pool does not end before the block is
+/// counted.
 struct UnderWay(&'static Heap);
 
 impl UnderWay {
@@ -56,7 +57,7 @@ impl Heap {
         }
         if let Some(guard) = &self.guard {
             self.tell_found(guard);
-            // The bytes behind the requested ones are checked, so the caller may not use them.
+            // The bytes after the requested ones are checked, so the caller may not use them.
             let bytes = ask.requested.max(1);
             return outcome.map(|taken| RawBlock { bytes, ..taken });
         }
@@ -130,14 +131,15 @@ impl Heap {
         found.flatten().unwrap_or(RawBlock::EMPTY)
     }
 
-    /// Allocates a small block of a class of which the thread's cache has no block at hand: one that was set aside, or one of a
-    /// batch from the shelf. The thread stays inside its cache until the block is counted.
+    /// Allocates a small block when the thread's cache has no block of its class on top: a block that was set aside, or one of a batch
+    /// from the shelf. The thread stays inside its cache until the block is counted.
     #[cold]
     #[inline(never)]
     pub(super) fn restock(&self, cache: Inside<'_>, class: usize, requested: usize) -> RawBlock {
         let bytes = class_bytes(class);
         let _inside = millpond_os::reentrancy::inside();
-        // Moved here so that it is dropped first: at the end of `_inside`, deferred frees may enter the cache.
+        // This variable is declared after `_inside`, so that it is dropped first: when `_inside` ends, deferred frees may enter the
+        // cache.
         let mut cache = cache;
         let shelf = |batch: &mut [usize]| self.take_from_shelf(class, batch);
         let aside = cache.with(|stacks| stacks.pop_or_recall(class));
@@ -175,7 +177,7 @@ impl Heap {
         if self.tells_frees()
             && let Err(wrong) = self.tell_freed(taken, requested, align)
         {
-            // If the block were taken back, somebody else would have it too. So it is not freed.
+            // The block is not freed. Otherwise two callers could get the same memory.
             return self.say_wrong(&wrong);
         }
         self.free_inside(taken, requested);
@@ -367,7 +369,8 @@ impl Heap {
         self.with_engine(|core| blocks.iter().for_each(|block| core.free(block.address)));
     }
 
-    /// Frees a block when the thread has no cache: at the thread's end, or while another thread holds the cache.
+    /// Frees a block without the thread's cache: at the thread's end, while another thread holds the cache, or if freed blocks bypass the
+    /// caches.
     fn free_outside(&self, taken: RawBlock, requested: usize) {
         if taken.bytes <= SMALL {
             let class = class_of_block(taken.bytes);

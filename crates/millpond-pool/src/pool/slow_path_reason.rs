@@ -1,4 +1,4 @@
-//! The reasons for which calls of a pool leave the fast path, and the queue of waiting requests.
+//! The reasons why calls of a pool leave the fast path, and the queue of waiting requests.
 
 use super::biased_lock::{self, BiasedLock};
 use super::heap::{CacheRegistry, Heap, lock};
@@ -25,7 +25,7 @@ pub(crate) enum SlowPathReason {
     Cleared = 2,
     /// A request waits: freed blocks bypass the caches.
     Awaited = 4,
-    /// More is reserved than allowed: freed memory is returned to the source.
+    /// More memory is reserved than the limit allows: freed memory is returned to the source.
     Over = 8,
 }
 
@@ -41,12 +41,12 @@ impl Heap {
         self.reasons.load(Ordering::Relaxed) & why as u32 != 0
     }
 
-    /// Turns a reason on or off. When this returns, all threads have seen the change.
+    /// Turns a reason on or off. If it was turned on, all threads have seen it when this returns.
     pub(crate) fn set_reason(&self, why: SlowPathReason, on: bool) {
         self.switch_reason(&lock(&self.registry), why, on);
     }
 
-    /// Turns a reason on or off, while the caller holds the list's lock.
+    /// Turns a reason on or off like [`set_reason`](Self::set_reason), while the caller holds the lock of the list of caches.
     pub(super) fn switch_reason(&self, registry: &CacheRegistry, why: SlowPathReason, on: bool) {
         let before = if on {
             self.reasons.fetch_or(why as u32, Ordering::Relaxed)
@@ -66,7 +66,7 @@ impl Heap {
         }
     }
 
-    /// Sets the paths of a thread's calls to the current ones. Called under the lock of the list of caches.
+    /// Sets the flags in a cache's lock according to the current reasons. Called under the lock of the list of caches.
     pub(super) fn send(&self, claim: &BiasedLock) {
         let ways = Ways::of(self.reasons.load(Ordering::Relaxed));
         claim.slow(ways.slow);
@@ -105,7 +105,7 @@ pub(crate) struct WaitQueue {
 pub(crate) struct State {
     next: u64,
     tickets: VecDeque<u64>,
-    /// The number of frees and moves of the queue.
+    /// The number of frees and of requests that left the queue.
     changes: u64,
 }
 
@@ -168,14 +168,14 @@ impl Heap {
                 .is_some_and(|first| Some(*first) != ticket)
     }
 
-    /// Lets frees use the caches again. Other requests may join and leave meanwhile, so this checks again after each step.
-    /// The last thread that changes the flag sets it to match the queue.
+    /// Lets frees use the caches again. Other requests may join and leave meanwhile, so this checks the queue after each change of
+    /// the reason, until the two match.
     fn stop_awaiting(&self) {
         let mut awaited = false;
         loop {
             self.set_reason(SlowPathReason::Awaited, awaited);
             if awaited {
-                // Blocks that were freed between the two steps are in a cache, and the queue was not notified.
+                // Blocks that were freed while the reason was off are in a cache, and the queue was not notified.
                 self.tell_line();
             }
             let now = !lock(&self.line.state).tickets.is_empty();
@@ -194,12 +194,12 @@ impl Heap {
 }
 
 impl Place {
-    /// Returns the value that [`wait`](Self::wait) compares with.
+    /// Returns the number of changes, to be passed to [`wait`](Self::wait).
     pub(crate) fn changes(&self) -> u64 {
         lock(&self.heap.line.state).changes
     }
 
-    /// Sleeps until memory was freed since `changes`, or until the deadline. Returns whether memory was freed.
+    /// Sleeps until memory was freed or a request left the queue since `changes`, or until the deadline. Returns false at the deadline.
     pub(crate) fn wait(&self, changes: u64, until: Instant) -> bool {
         let mut state = lock(&self.heap.line.state);
         while state.changes == changes {

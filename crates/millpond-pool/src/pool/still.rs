@@ -1,10 +1,10 @@
-//! A stopped ledger of live blocks. During a fork a thread holds its locks without a borrow of the ledger.
+//! A stopped ledger of live blocks. During a fork, the forking thread holds its locks without a borrow of the ledger.
 
 use millpond_account::ledger::{Ledger, LedgerLocks};
 use std::sync::Arc;
 
-/// A ledger whose locks are all held until this is dropped. Invariant: `rest` is of `ledger`, and is dropped first, because
-/// it is declared first.
+/// A ledger whose locks are all held until this is dropped. Invariant: `rest` borrows from `ledger`, and is dropped first,
+/// because it is declared first.
 pub(super) struct StillLedger {
     #[expect(dead_code, reason = "held")]
     rest: LedgerLocks<'static>,

@@ -1,8 +1,8 @@
 //! The primitives that the models check: from the standard library, or from `loom`.
 //!
 //! In the models, and under Miri, a [`compiler_fence`] is a full fence. The `membarrier` on the other side cannot be modelled.
-//! The system promises that the two together are worth a full fence on both sides. In models of a system that forbids the call
-//! later, a [`compiler_fence`] is no fence at all.
+//! The system guarantees that the two together have the effect of a full fence on both sides. In models of a system that forbids
+//! the call later, a [`compiler_fence`] is no fence at all.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
@@ -13,8 +13,8 @@ pub(super) use std::sync::atomic::compiler_fence;
 #[cfg(all(miri, not(all(test, loom))))]
 pub(super) use std::sync::atomic::fence as compiler_fence;
 
-/// Lets other threads run. A thread that has waited for a while sleeps: while a thread with a real-time policy only yields,
-/// threads of lower priority on its processor do not run, and the thread that it waits for may be one of them.
+/// Lets other threads run. After 100 rounds the thread sleeps instead of yielding: if a thread with a real-time policy only
+/// yields, threads of lower priority do not run on its processor, and it may be waiting for one of them.
 #[cfg(not(all(test, loom)))]
 pub(super) fn pause(rounds: u32) {
     if rounds < 100 {
@@ -51,6 +51,6 @@ impl<T> Slot<T> {
     }
 }
 
-/// A value like that, whose accesses `loom` checks.
+/// A value that only one thread at a time accesses. `loom` checks the accesses.
 #[cfg(all(test, loom))]
 pub(super) use loom::cell::UnsafeCell as Slot;

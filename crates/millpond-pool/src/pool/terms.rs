@@ -6,7 +6,7 @@ use millpond_account::error::AllocError;
 use std::fmt;
 use std::time::Duration;
 
-/// The terms of a tenant's requests: who pays, and how long a request may wait.
+/// The terms of a tenant's requests: the budget that they are charged to, and the time that a request may wait.
 #[derive(Clone)]
 pub struct Terms {
     /// The pool.

@@ -137,7 +137,7 @@ fn impossible_requests_are_refused_with_a_reason() {
 }
 
 #[test]
-fn blocks_that_threads_keep_are_found_when_memory_is_short() {
+fn cached_blocks_are_reclaimed_when_memory_is_short() {
     let pool = Pool::builder().limit(8 << 20).host().expect("a pool");
     for bytes in [1 << 20, 2 << 20, 300_000, 20_000] {
         let held: Vec<Raw> = (0..3).map(|i| take(&pool, bytes, 64, i)).collect();
@@ -152,7 +152,7 @@ fn blocks_that_threads_keep_are_found_when_memory_is_short() {
 }
 
 #[test]
-fn a_block_may_go_back_by_the_request_it_was_given_for() {
+fn a_block_can_be_freed_by_its_layout() {
     let pool = pool();
     for bytes in [0, 1, 64, 1000, 32 << 10, 40_000, 3 << 20, 40 << 20] {
         for align in [1, 64, 4096, 1 << 16, 1 << 21] {
@@ -168,7 +168,7 @@ fn a_block_may_go_back_by_the_request_it_was_given_for() {
 }
 
 #[test]
-fn a_pointer_that_is_wrong_is_named() {
+fn a_wrong_pointer_is_refused_with_the_reason() {
     let (one, two) = (pool(), pool());
     for bytes in [0, 100, 70_000, 40 << 20] {
         let block: NonNull<u8> = one.alloc_raw(bytes, 64).expect("room").cast();
@@ -194,7 +194,7 @@ fn a_pointer_that_is_wrong_is_named() {
 }
 
 #[test]
-fn a_layout_that_is_wrong_is_told_and_the_block_is_left() {
+fn a_free_with_a_wrong_layout_leaves_the_block_allocated() {
     let pool = Pool::builder().track(Some(Tracking::All)).host().expect("a pool");
     let layout = Layout::from_size_align(100, 64).expect("a layout");
     let wrong = Layout::from_size_align(200, 64).expect("a layout");
@@ -214,7 +214,7 @@ fn a_layout_that_is_wrong_is_told_and_the_block_is_left() {
 }
 
 #[test]
-fn events_are_told_of_what_a_pool_does() {
+fn subscribers_receive_the_events_of_a_pool() {
     let pool = Pool::builder()
         .track(None)
         .trim_every(None)
@@ -253,7 +253,7 @@ fn events_are_told_of_what_a_pool_does() {
 }
 
 #[test]
-fn who_holds_what_is_in_the_error() {
+fn an_out_of_memory_error_lists_the_holders_of_memory() {
     let pool = Pool::builder()
         .limit(16 << 20)
         .track(Some(Tracking::All))
@@ -309,7 +309,7 @@ fn peaks_are_exact_with_one_thread() {
 }
 
 #[test]
-fn trim_reaches_what_idle_threads_keep_and_leaves_live_blocks_alone() {
+fn trim_empties_the_caches_of_idle_threads_and_keeps_live_blocks() {
     let pool = pool();
     let (ready, go) = (Barrier::new(3), Barrier::new(3));
     std::thread::scope(|scope| {
@@ -329,11 +329,11 @@ fn trim_reaches_what_idle_threads_keep_and_leaves_live_blocks_alone() {
         pool.trim();
         let after = pool.stats();
         pool.heap().check();
-        // They wait for us, whatever we find.
+        // The threads wait for this thread, so this comes before the assertions.
         go.wait();
         assert!(before.kept > 0);
         assert_eq!(after.kept, 0);
-        // Each of the two live blocks keeps at most one page of the pool.
+        // Each of the two live blocks keeps at most one page of the source.
         assert!(after.reserved.current <= 2 * (2 << 20), "{after:?}");
         assert!(before.reserved.current > 20 << 20, "{before:?}");
     });
@@ -342,7 +342,7 @@ fn trim_reaches_what_idle_threads_keep_and_leaves_live_blocks_alone() {
 }
 
 #[test]
-fn one_thread_may_free_what_another_has_taken() {
+fn a_thread_may_free_blocks_of_another_thread() {
     let pool = pool();
     let (to, from) = mpsc::sync_channel::<(Raw, u8)>(64);
     std::thread::scope(|scope| {
@@ -396,7 +396,7 @@ fn a_buffer_may_outlive_its_pool() {
 }
 
 #[test]
-fn the_memory_goes_also_when_the_last_block_and_the_last_handle_go_at_once() {
+fn memory_is_returned_if_the_last_block_and_the_last_handle_are_dropped_at_once() {
     for _ in 0..200 {
         let pool = pool();
         let heap = pool.heap();
@@ -417,7 +417,7 @@ fn the_memory_goes_also_when_the_last_block_and_the_last_handle_go_at_once() {
 }
 
 #[test]
-fn whatever_the_policy_blocks_are_apart_and_aligned() {
+fn blocks_are_disjoint_and_aligned_under_every_policy() {
     for name in policies::names() {
         let pool = Pool::builder()
             .policy(name)
@@ -449,7 +449,7 @@ fn whatever_the_policy_blocks_are_apart_and_aligned() {
 }
 
 #[test]
-fn threads_that_come_and_go_leave_nothing() {
+fn threads_that_end_leave_no_cached_blocks() {
     let pool = pool();
     for round in 0..50u8 {
         std::thread::scope(|scope| {
@@ -457,7 +457,7 @@ fn threads_that_come_and_go_leave_nothing() {
                 let raws: Vec<Raw> = (1..100).map(|i| take(&pool, i * 100, 64, round)).collect();
                 raws.into_iter().for_each(|raw| give(&pool, raw, round));
             });
-            // A scope does not wait for what a thread does at its end.
+            // A scope does not wait for the destructors of a thread's locals.
             thread.join().expect("no panic");
         });
     }
@@ -470,7 +470,7 @@ fn threads_that_come_and_go_leave_nothing() {
 }
 
 #[test]
-fn a_child_of_a_fork_finds_every_pool_at_rest() {
+fn a_child_of_a_fork_can_use_a_pool_that_other_threads_were_using() {
     let pool = pool();
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -489,7 +489,8 @@ fn a_child_of_a_fork_finds_every_pool_at_rest() {
         }
         let mut ends = Vec::new();
         for _ in 0..30 {
-            // SAFETY: the child uses the pool and functions that a child of threads may call, and leaves by `_exit`.
+            // SAFETY: the child uses only the pool and functions that are safe after the fork of a process with several threads, and
+            // ends with `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // The alarm ends a child that hangs, so that the test sees it.
@@ -534,7 +535,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Runs a program on a pool, which must keep blocks apart and count like the program.
+/// Runs the steps on a pool, and checks that the contents of the blocks stay intact.
 fn run(pool: &Pool, steps: &[Step], thread: u8) {
     let mut held: Vec<(Raw, u8)> = Vec::new();
     for (at, step) in steps.iter().enumerate() {
@@ -585,7 +586,7 @@ proptest! {
 }
 
 #[test]
-fn at_rest_every_lock_of_a_pool_is_held() {
+fn every_lock_of_a_pool_is_held_during_a_fork() {
     let pool = Pool::builder().guard(true).host().expect("a pool");
     let heap = pool.heap();
     let rest = heap.rest();
@@ -609,7 +610,7 @@ fn at_rest_every_lock_of_a_pool_is_held() {
 }
 
 #[test]
-fn at_rest_nobody_makes_an_account() {
+fn no_ledger_is_created_during_a_fork() {
     let pool = pool();
     let heap = pool.heap();
     let rest = heap.rest();

@@ -63,7 +63,7 @@ impl Heap {
         self.with_engine(|core| shelf.release_spans(class, |block| core.free_span(block)));
     }
 
-    /// Returns all memory that no block uses to the source.
+    /// Gives all memory that no block uses back to the source or the system.
     pub(crate) fn trim(&self) {
         let _inside = inside();
         self.drain_caches();
@@ -73,7 +73,7 @@ impl Heap {
     }
 
     /// Returns pages between live blocks to the system. The source cannot take them back, because they share a page of the
-    /// source with live blocks. Nothing is returned while the source cannot be waited for. Returns the bytes.
+    /// source with live blocks. Nothing is returned if the source must not be waited for now. Returns the bytes.
     fn discard_rest(&self) -> u64 {
         let discard = |core: &mut Core| {
             let can_wait = core.memory.source().can_wait(None);
@@ -106,7 +106,8 @@ impl Heap {
         });
         let (mut compaction, returned) = compacted.unwrap_or_default();
         let returned = returned + self.discard_rest();
-        // The engine counts whole spans, and pages that the system has back. Other threads may allocate meanwhile.
+        // The engine's report counts whole spans as allocated, and includes pages that were returned to the system. So its numbers
+        // are corrected here. Other threads may allocate meanwhile.
         let reserved = self.with_engine(|core| core.reserved().current);
         compaction.reserved_after = reserved.unwrap_or_default();
         compaction.reserved_before = compaction.reserved_after + returned;
@@ -121,8 +122,8 @@ impl Heap {
     pub(super) fn trim_siblings(&self) {
         let Some(reserved) = &self.reserved else { return };
         if by_a_source() {
-            // The caller is the source of a pool that uses this one. That pool may be among the others, and gives back what
-            // it can itself.
+            // The caller is the source of a pool that uses this one. That pool may be one of the other pools, and it gives back
+            // its unused memory itself.
             return;
         }
         for other in fork::all() {
@@ -136,8 +137,7 @@ impl Heap {
         }
     }
 
-    /// Makes every pool that is charged to a budget of reserved bytes, or to one that shares an ancestor with it, give back
-    /// unused memory.
+    /// Trims every pool that is charged to a budget of reserved bytes or to a budget that shares an ancestor with it.
     pub fn trim_all_of(budget: &millpond_account::budget::Budget) {
         for pool in fork::all() {
             let shared = pool.reserved.as_ref();
@@ -175,7 +175,7 @@ impl Heap {
         self.compact_if_fragmented();
     }
 
-    /// Returns free memory if too much of the reserved memory is unused for some time.
+    /// Returns free memory to the system if too much of the reserved memory was unused for some time.
     fn compact_if_fragmented(&self) {
         let conf = lock(&self.retain).clone();
         let allocated = self.live().1;
@@ -244,19 +244,19 @@ impl Heap {
         SettingsChange::parse(text, self.policy, &now).map(|_| ())
     }
 
-    /// Changes how much free memory is kept, and for how long.
+    /// Changes the settings of retained memory: how much free memory is kept, and for how long.
     pub(crate) fn set_retain(&self, retain: RetainConf) {
         let _inside = inside();
         self.with_engine(|core| core.memory.set_retain(&retain));
         *lock(&self.retain) = retain;
     }
 
-    /// Changes the most bytes that may be reserved, and gives back unused memory above it. Used memory is given back when
+    /// Changes the maximum number of bytes that may be reserved, and gives back unused memory above it. Used memory is given back when
     /// it is freed.
     pub(crate) fn set_limit(&self, bytes: u64) {
         let _inside = inside();
         self.limit.set(bytes);
-        // After this, calls that began under the old limit have finished.
+        // After this lock was taken, calls that began under the old limit have finished.
         drop(lock(&self.core));
         if self.limit.used() > bytes {
             self.trim();
@@ -268,7 +268,7 @@ impl Heap {
         }
     }
 
-    /// Makes frees return memory to the source while more is reserved than allowed, and only then.
+    /// Makes frees return memory to the source if more is reserved than the limit allows, and ends this otherwise.
     fn mind_limit(&self) {
         loop {
             let over = self.limit.used() > self.limit.bytes();
@@ -280,7 +280,7 @@ impl Heap {
         }
     }
 
-    /// Gives memory back to the source while more is reserved than allowed.
+    /// Gives memory back to the source, because more is reserved than the limit allows. Called after a free.
     pub(super) fn shrink(&self) {
         self.release_spans();
         self.with_engine(|core| core.memory.release_cached());
@@ -302,7 +302,7 @@ impl Heap {
         {
             let registry = lock(&self.registry);
             self.lifetime.close();
-            // The caches stay claimed forever: from now on every thread frees past its cache.
+            // The caches stay claimed forever: from now on every thread bypasses its cache.
             for cache in &registry.caches {
                 cache.claim.want();
             }
@@ -317,8 +317,8 @@ impl Heap {
     /// Ends a closed pool if no block of it is in use or being allocated. Returns whether the pool has ended.
     pub(super) fn end_if_empty(&self) -> bool {
         let gone = {
-            // This takes all locks under which a block can be taken: see `Lifetime`. Every address is forgotten before the
-            // memory is returned.
+            // This takes all locks under which a block can be allocated: see `Lifetime`. Every address is removed from the tables
+            // before the memory is returned.
             let mut registry = lock(&self.registry);
             // An owner that may still be inside its cache may not have counted all its work.
             if !registry.caches.iter().all(|cache| cache.claim.wait()) {
@@ -340,7 +340,7 @@ impl Heap {
             let guarded = blocks.map(|mut blocks| mem::take(&mut *blocks));
             let core = core.take();
             let caches = mem::take(&mut registry.caches);
-            // The counters of the caches and of frees past the caches are kept.
+            // The counters of the caches and of frees that bypassed the caches are kept.
             let tallies = caches.iter().map(|cache| &cache.tally);
             for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
                 registry.ended.absorb(tally);

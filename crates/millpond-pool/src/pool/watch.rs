@@ -21,7 +21,7 @@ pub struct SourceTraffic {
 }
 
 impl SourceTraffic {
-    /// Takes the bytes to report, by kind of event.
+    /// Returns the bytes to report, by kind of event, and resets them.
     pub fn drain(&self) -> [(EventKind, u64); 2] {
         [
             (EventKind::Refilled, self.taken.swap(0, Ordering::Relaxed)),
@@ -36,8 +36,8 @@ thread_local! {
     static KNOWN: Cell<Option<Arc<Watchers>>> = const { Cell::new(None) };
 }
 
-/// Registers the destructors of the thread's locals with the C library, which allocates for it. If the pool is `malloc`, registering them during an
-/// event would recurse without end. Called inside a reentrancy guard.
+/// Registers the destructors of the thread's locals with the C library, which allocates memory for them. If the pool is `malloc`,
+/// registering them during an event would recurse without end. Called inside a reentrancy guard.
 pub(super) fn prepare_thread() {
     let _ = KNOWN.try_with(|_| ());
     millpond_account::session::prepare_thread();
@@ -80,7 +80,7 @@ fn info(taken: RawBlock, requested: usize, align: usize) -> BlockInfo {
     }
 }
 
-/// Returns the number of the next change of observers. Its last bit says whether a recording is the only observer.
+/// Returns the number of the next change of observers. Its lowest bit is set if a recording is the only observer.
 fn change_after(change: u64, only_record: bool) -> u64 {
     (change | 1) + 1 + u64::from(only_record)
 }
@@ -112,7 +112,7 @@ impl Heap {
             if sampled {
                 registry.caches.iter().for_each(|cache| cache.pick_anew());
             }
-            // The detour that covers more events is turned on first, so that no event is missed in between.
+            // The reason that covers more events is turned on first, so that no event is missed in between.
             if sees == EventFilter::Every {
                 self.switch_reason(&registry, SlowPathReason::Watched, true);
             }
@@ -125,9 +125,9 @@ impl Heap {
         answer
     }
 
-    /// Reports an event to the observers that this thread knows. This function and all functions on the way to the
-    /// subscribers are inlined, so that the fields stay in registers. If they were written one by one and read two at a
-    /// time, the processor would wait for the writes.
+    /// Reports an event to the current observers, which each thread caches. This function and all functions that it calls up to
+    /// the subscribers are inlined, so that the fields stay in registers. If they were written one by one and read two at a time,
+    /// the processor would wait for the writes.
     #[inline(always)]
     fn say(&self, said: Said<'_>, info: BlockInfo) -> Result<(), Box<WrongFree>> {
         let change = self.watch_changes.load(Ordering::Acquire);
@@ -137,19 +137,20 @@ impl Heap {
             other => self.get_to_know(other),
         };
         let answer = said.to(&known, info);
-        // This fails only when the thread ends, and then the observers are dropped.
+        // This fails only while the thread ends. In that case the observers are dropped.
         let _ = KNOWN.try_with(|place| place.set(Some(known)));
         answer
     }
 
-    /// Reports to a recording in the shortest way, if nobody else observes. Otherwise returns false and reports nothing.
+    /// Reports to a recording in the shortest way, if it is the only observer. Otherwise returns false and reports nothing.
     #[inline(always)]
     fn record<const ALLOCATED: bool>(&self, taken: RawBlock, requested: usize) -> bool {
         let change = self.watch_changes.load(Ordering::Acquire);
         only_recorded(change) && self.record_now::<ALLOCATED>(change, taken, requested)
     }
 
-    /// Compiled once for each kind of event, so that all calls are inlined into it and the fields stay in registers.
+    /// Reports to a recording. This is one function for each kind of event, into which all calls are inlined, so that the fields
+    /// stay in registers.
     #[inline(never)]
     fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: RawBlock, requested: usize) -> bool {
         use millpond_account::session::{Way, tell_short};
@@ -208,7 +209,7 @@ impl Heap {
         self.say(Said::Freed, info(taken, requested, align))
     }
 
-    /// Prints on standard error what is wrong with a free, for callers that cannot get an error. Called outside of every
+    /// Prints the error of a wrong free on standard error, for callers that cannot receive an error. Called outside of every
     /// lock.
     #[cold]
     pub(super) fn say_wrong(&self, wrong: &WrongFree) {

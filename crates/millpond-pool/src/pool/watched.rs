@@ -10,7 +10,7 @@ use super::heap::{Heap, RawBlock};
 use super::zeroed::clear;
 
 impl Heap {
-    /// Allocates a block of this thread's cache and reports it. Returns a block at address 0 if this is not possible. The
+    /// Allocates a block of this thread's cache and reports it. Returns no block, with address 0, if this is not possible. The
     /// result has two words, which are returned in registers. If it were returned in memory, the caller would wait for the
     /// writes.
     #[inline(never)]
@@ -39,14 +39,14 @@ impl Heap {
         taken
     }
 
-    /// Reports a block and frees it. Returns false if this is not possible. In that case nothing was done.
+    /// Reports a free and frees the block. Returns false and does nothing if this is not possible here.
     #[inline]
     pub(super) fn free_watched(&'static self, taken: RawBlock, requested: usize, align: usize) -> bool {
         if !self.is_watched() || self.is_guarded() {
             return false;
         }
         if let Err(wrong) = self.tell_freed(taken, requested, align) {
-            // If the block were taken back, somebody else would have it too. So it is not freed.
+            // The block is not freed. Otherwise two callers could get the same memory.
             self.say_wrong(&wrong);
             return true;
         }
@@ -78,7 +78,7 @@ mod tests {
     /// The events with their addresses and requested bytes.
     type Told = Arc<Mutex<Vec<(EventKind, usize, usize)>>>;
 
-    /// A pool that one block of 8 MiB fills, and what its subscriber was told.
+    /// Returns a pool with a limit of 8 MiB, and the events that its subscriber receives.
     fn watched() -> (Pool, Told) {
         let pool = Pool::builder()
             .track(None)
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_zeros_while_someone_watches() {
+    fn zeroed_blocks_are_zero_while_a_subscriber_is_registered() {
         let (pool, _told) = watched();
         let first = pool.alloc_from(&[7u8; 500]).expect("room");
         let address = first.as_ptr().addr();
@@ -122,7 +122,7 @@ mod tests {
         assert!(second.iter().all(|byte| *byte == 0));
     }
 
-    /// Another reason to leave the fast way comes later: then a block goes past the cache that could keep it.
+    /// There is a second reason to leave the fast path, so a freed block bypasses the cache although the cache has room for it.
     #[test]
     fn a_watched_block_is_not_cached_while_others_wait() {
         let (pool, _told) = watched();

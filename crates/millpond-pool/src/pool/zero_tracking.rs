@@ -15,7 +15,7 @@ type AnySource = dyn MemorySource + Send;
 /// A pool's source with the pool's limit, [charged](BudgetedSource) to a budget, and with a record of the bytes that are zero.
 pub(crate) struct ZeroTrackingSource {
     inner: BudgetedSource<Box<AnySource>>,
-    /// The parts that nobody has written since the source gave them.
+    /// The parts that were not written since the source gave them.
     fresh: Parts,
 }
 
@@ -37,7 +37,7 @@ impl ZeroTrackingSource {
         self.inner.take_refusal()
     }
 
-    /// Returns the source itself.
+    /// Returns the wrapped source.
     pub(crate) fn source(&self) -> &AnySource {
         &**self.inner.source()
     }
@@ -58,7 +58,8 @@ impl ZeroTrackingSource {
         self.fresh.remove_telling(address, address + bytes, written);
     }
 
-    /// Tells the source that the program is about to write to all of these bytes.
+    /// Notifies the source that the program is about to write to all of these bytes. Parts that may have been written before are
+    /// left out.
     pub(crate) fn expect_use(&mut self, address: u64, bytes: u64) {
         let source = self.inner.source_mut();
         self.fresh.within(address, address + bytes, |start, end| {
@@ -67,8 +68,8 @@ impl ZeroTrackingSource {
     }
 
     /// Returns the memory of unused whole pages to the system until they are [restored](Self::restore). Returns the bytes
-    /// of those that the system did not have yet. If the pages are free in the engine, which reports their allocation to
-    /// this type, they are recorded as zero.
+    /// of the pages that were not discarded before. If `free` is true, the pages are free in the engine and are recorded as
+    /// zero: their next allocation is reported by [`hand_out`](Self::hand_out).
     pub(crate) fn discard(&mut self, address: u64, bytes: u64, free: bool) -> u64 {
         let mut discarded = 0;
         for (start, end) in self.inner.kept_parts(address, address + bytes) {

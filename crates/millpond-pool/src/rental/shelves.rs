@@ -37,7 +37,7 @@ pub struct RentalStats {
     pub kept_bytes: u64,
 }
 
-/// Returned blocks, by size.
+/// Returned buffers, by class.
 pub struct Shelves<B> {
     /// Each buffer has the size of its class.
     kept: [Mutex<Vec<B>>; CLASSES],
@@ -47,7 +47,7 @@ pub struct Shelves<B> {
 }
 
 impl<B> Shelves<B> {
-    /// Keeps up to `most` buffers of each class.
+    /// Creates empty shelves that keep up to `most` buffers of each class.
     pub fn new(most: usize) -> Self {
         Self {
             kept: std::array::from_fn(|_| Mutex::new(Vec::with_capacity(most))),
@@ -61,7 +61,7 @@ impl<B> Shelves<B> {
         self.kept[class].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the suitable buffer of a class that was returned last.
+    /// Removes the most recently returned buffer of a class for which `will_do` returns true. Counts a rent in any case.
     pub fn take(&self, class: Option<usize>, will_do: impl Fn(&B) -> bool) -> Option<B> {
         self.rents.fetch_add(1, Ordering::Relaxed);
         let taken = class.and_then(|class| {
@@ -93,7 +93,7 @@ impl<B> Shelves<B> {
         }
     }
 
-    /// Frees the returned blocks.
+    /// Frees the kept buffers.
     pub fn clear(&self) {
         for class in 0..CLASSES {
             let kept = std::mem::take(&mut *self.shelf(class));

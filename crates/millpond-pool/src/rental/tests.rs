@@ -38,7 +38,7 @@ fn lengths_are_powers_of_two_of_bytes() {
 }
 
 #[test]
-fn the_first_renter_finds_zeros_and_the_next_what_was_left() {
+fn a_new_buffer_is_zeroed_and_a_reused_buffer_keeps_its_contents() {
     let (rental, source) = rental(16);
     let mut first = rental.rent::<u32>(200).expect("room");
     assert!(first.iter().all(|word| *word == 0));
@@ -61,7 +61,7 @@ fn the_first_renter_finds_zeros_and_the_next_what_was_left() {
 }
 
 #[test]
-fn elements_of_a_crooked_size_leave_no_byte_unknown() {
+fn element_sizes_that_do_not_divide_the_class_leave_no_uninitialised_byte() {
     let (rental, _) = rental(16);
     let mut crooked = rental.rent::<[u8; 3]>(340).expect("room");
     assert_eq!(crooked.len(), 341);
@@ -72,7 +72,7 @@ fn elements_of_a_crooked_size_leave_no_byte_unknown() {
 }
 
 #[test]
-fn two_sets_see_nothing_of_each_other() {
+fn two_sets_never_see_each_others_data() {
     let source = fake::unpooled();
     let sets = [(); 2].map(|()| Rental::over(Arc::new(source.clone()), 1));
     for value in 1..5u8 {
@@ -85,7 +85,7 @@ fn two_sets_see_nothing_of_each_other() {
 }
 
 #[test]
-fn a_set_keeps_so_many_and_no_more() {
+fn a_set_keeps_at_most_its_limit_of_buffers() {
     let (rental, source) = rental(3);
     let rented: Vec<_> = (0..10).map(|_| rental.rent::<u8>(2048).expect("room")).collect();
     drop(rented);

@@ -5,7 +5,7 @@ use crate::pool::Pool;
 use crate::unpooled::Unpooled;
 use crate::unpooled::fake;
 
-/// Checks the six queries for every type.
+/// Checks the queries of a storage for every type.
 fn six(make: impl Fn(DType, usize) -> Storage, pool: Option<u64>) {
     for dtype in DType::all() {
         for elements in [0, 1, 7, 1000] {
@@ -29,7 +29,7 @@ fn six(make: impl Fn(DType, usize) -> Storage, pool: Option<u64>) {
 }
 
 #[test]
-fn everything_can_be_read_of_a_fakes_storage() {
+fn storage_queries_work_over_a_fake_source() {
     let source = fake::unpooled();
     six(
         |dtype, elements| source.storage(dtype, elements).expect("room"),
@@ -40,7 +40,7 @@ fn everything_can_be_read_of_a_fakes_storage() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn everything_can_be_read_of_a_pools_storage() {
+fn storage_queries_work_over_a_pool() {
     let pool = Pool::host().expect("a pool");
     six(
         |dtype, elements| pool.storage(dtype, elements).expect("room"),
@@ -51,7 +51,7 @@ fn everything_can_be_read_of_a_pools_storage() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn everything_can_be_read_of_an_unpooled_storage() {
+fn storage_queries_work_over_an_unpooled_source() {
     let source = Unpooled::host().expect("a source");
     six(
         |dtype, elements| source.storage(dtype, elements).expect("room"),
@@ -75,7 +75,7 @@ fn only_as<T: Element>(storage: &mut Storage) -> usize {
 }
 
 #[test]
-fn elements_are_seen_only_as_what_they_are() {
+fn elements_are_accessible_only_as_their_own_type() {
     let source = fake::unpooled();
     for dtype in DType::all() {
         let mut storage = source.storage(dtype, 3).expect("room");
@@ -95,7 +95,7 @@ fn elements_are_seen_only_as_what_they_are() {
 }
 
 #[test]
-fn buffers_and_storages_are_the_same_memory() {
+fn buffers_and_storages_convert_without_a_copy() {
     let source = fake::unpooled();
     let buffer = source.alloc_from(&[1.5f64, -2.0]).expect("room");
     let place = buffer.as_ptr().addr();
@@ -107,7 +107,7 @@ fn buffers_and_storages_are_the_same_memory() {
 }
 
 #[test]
-fn a_byte_that_is_no_truth_value_is_not_shown_as_one() {
+fn a_byte_that_is_neither_0_nor_1_is_not_a_bool() {
     let source = fake::unpooled();
     let mut storage = source.storage(DType::Bool, 3).expect("room");
     storage.as_mut_bytes()[1] = 1;

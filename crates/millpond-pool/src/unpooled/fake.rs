@@ -1,4 +1,4 @@
-//! A source of memory from the program's own heap, which works on any machine and in an interpreter.
+//! A source of memory from the program's own heap, which works on any machine and under Miri.
 
 use crate::memory::MemorySource;
 use crate::unpooled::Unpooled;
@@ -7,14 +7,14 @@ use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
 
-/// Provides blocks full of arbitrary bytes, at odd multiples of 64, and none larger than [`MOST`].
+/// A source of segments that are filled with nonzero bytes, begin at odd multiples of 64, and have at most [`MOST`] bytes.
 #[derive(Default)]
 pub(crate) struct Fake(HashMap<u64, (*mut u8, Layout)>);
 
 // SAFETY: the pointers are to the heap, which any thread may use.
 unsafe impl Send for Fake {}
 
-/// The most bytes of a segment. Tests of tensors with random shapes need up to 8 MiB.
+/// The maximum size of a segment in bytes. Tests of tensors with random shapes need up to 8 MiB.
 pub const MOST: u64 = 16 << 20;
 
 /// Returns a handle over a fake source, without a pool.

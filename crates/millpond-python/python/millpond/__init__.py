@@ -1,11 +1,12 @@
-"""Why a PyTorch program ran out of GPU memory, and what to change.
+"""Explains why a PyTorch program ran out of GPU memory, and what to change.
 
     import millpond
 
     with millpond.catch_oom("run.html"):
         train()
 
-If memory runs out inside the block, the reason and the remedy are printed, the page ``run.html`` shows the details, and the exception goes on.
+If memory runs out inside the block, the reason and the remedy are printed, the page ``run.html`` shows the details, and the exception
+propagates.
 ``python -m millpond run train.py`` does the same for a whole program.
 
 Answers to a recording, such as a snapshot of PyTorch:

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         frames = _of_program(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(frames), frames)
-        # The answer is the last that the user sees, below the traceback.
+        # The answer is printed last, below the traceback.
         for answer in answers:
             say(answer)
         return 1

@@ -59,7 +59,7 @@ class DevicePool(PoolBase):
 
     @classmethod
     def _of(cls, pool: _Pool, device: int) -> Self:
-        """Returns the object for a pool that exists."""
+        """Returns an object for an existing pool."""
         made = cls.__new__(cls)
         made._begin(pool)
         made._device = device
@@ -80,10 +80,10 @@ class DevicePool(PoolBase):
                 object does not own, such as an ``ExternalStream``, must live as long as the pool.
 
         Raises:
-            MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
+            MemoryError: There is not enough memory. The text is a post-mortem: the holders of the memory, and the bytes to free.
             RuntimeError: The driver returns an error.
             TypeError: ``stream`` is not a stream.
-            ValueError: The shape is no shape, there is no such type, or the stream is of another device.
+            ValueError: The shape or the type is invalid, or the stream is of another device.
         """
         return self._array(shape, dtype, "empty", stream)
 
@@ -92,20 +92,21 @@ class DevicePool(PoolBase):
         return self._array(shape, dtype, "zeros", stream)
 
     def copy(self, array: Any, *, stream: object = None) -> DeviceArray:
-        """Copies an array with DLPack to the pool. The array is in memory of the host or of this device. Returns when the copy is complete.
+        """Copies an array that supports DLPack to the pool. The array is in memory of the host or of this device. Returns when the copy is
+        complete.
 
         Raises:
             BufferError: The elements are on another device, have a type that is not known here, or are not in C order.
             MemoryError: There is not enough memory.
             RuntimeError: The driver returns an error.
-            TypeError: The array has no DLPack, or ``stream`` is not a stream.
+            TypeError: The array does not support DLPack, or ``stream`` is not a stream.
         """
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"a pool copies arrays with DLPack, such as those of NumPy and PyTorch, and not {type(array)}")
         return device_copy(self._pool, array, tag_here("copy"), stream)
 
     def _bytes(self, bytes: int, stream: object, library: str) -> DeviceArray:
-        """Returns memory for an array of another library. The place of the array is outside of the library's folder."""
+        """Returns memory for an array of another library. The place in its tag is the first caller outside of the library's folder."""
         return device_array(self._pool, [bytes], "uint8", False, tag_here("array", library), stream)
 
     def _array(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: Any, operation: str, stream: object) -> DeviceArray:
@@ -116,8 +117,8 @@ def by_device(pools: Sequence[DevicePool]) -> dict[int, DevicePool]:
     """Returns the pools by the numbers of their devices.
 
     Raises:
-        TypeError: A pool is no :class:`DevicePool`.
-        ValueError: Two pools have one device.
+        TypeError: A pool is not a :class:`DevicePool`.
+        ValueError: Two pools are of the same device.
     """
     found: dict[int, DevicePool] = {}
     for pool in pools:

@@ -12,7 +12,7 @@ from ._scope import Scope
 class limits(Scope):
     """Limits the memory that a block or a function may use: ``with millpond.limits(peak="2MiB", leaked=0):``.
 
-    All memory counts that the thread allocates from pools within the block. The bytes are those of the pool's blocks. A block is slightly
+    All memory that the thread allocates from pools within the block counts. The bytes are those of the pool's blocks. A block is slightly
     larger than the request, by the same amount in every run.
 
         @millpond.limits(peak="2MiB", leaked=0)
@@ -45,7 +45,7 @@ class limits(Scope):
         self._limits = (peak, total, leaked, allocations)
         self._open: list[tuple[int, _millpond.LimitsScope]] = []
         self.usage: dict[str, int] = {}
-        """What the last block used: ``peak``, ``total`` and ``leaked`` bytes, and ``allocations``."""
+        """The use of the last block: ``peak``, ``total`` and ``leaked`` bytes, and ``allocations``."""
 
     def _again(self) -> Self:
         peak, total, leaked, allocations = self._limits
@@ -62,7 +62,7 @@ class limits(Scope):
         at = next((at for at in reversed(range(len(self._open))) if self._open[at][0] == thread), None)
         if at is None:
             raise RuntimeError("a block with limits belongs to one thread: end it in the thread that began it")
-        # Objects that hold each other are not leaked, and would be freed later.
+        # Objects that refer to each other are not leaked, because they would be freed later.
         gc.collect()
         usage, exceeded = self._open.pop(at)[1].end()
         self.usage = dict(usage)

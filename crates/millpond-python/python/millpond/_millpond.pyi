@@ -103,7 +103,7 @@ class DeviceArray:
         """The address of the first element on the device, a multiple of 256, or 0 if there are no elements."""
 
     def record_use(self, stream: object) -> None:
-        """Declares that work on a stream uses the array. After the array has gone, its memory is reused only when the work that is queued
+        """Declares that work on a stream uses the array. After the array is freed, its memory is reused only when the work that is queued
         on the stream by then is complete. A stream that the object does not own must live as long as the pool."""
 
     def copy_from(self, array: Buffer | numpy.ndarray[Any, Any]) -> None:
@@ -139,7 +139,7 @@ def device_array(pool: Pool, shape: Sequence[int], dtype: str, zeroed: bool, tag
     """Allocates an array with a tag, with arbitrary contents or with zeros."""
 
 def device_copy(pool: Pool, array: object, tag: str, stream: object) -> DeviceArray:
-    """Allocates an array with a tag, and copies the elements of an object with DLPack."""
+    """Allocates an array with a tag, and copies the elements of an object that supports DLPack."""
 
 class Budget:
     """A limit on the memory of several pools together, such as that of one tenant.
@@ -175,7 +175,7 @@ class Budget:
         """The number of refusals. A pool asks again with less before it refuses a request."""
 
 class LimitsScope:
-    """A part of a program of this thread whose memory is measured, from its creation to its end."""
+    """A part of this thread's program whose memory is measured. The part begins with the creation of the scope, and ends with ``end``."""
 
     def __init__(self, peak: str | int | None, total: str | int | None, leaked: str | int | None, allocations: int | None) -> None: ...
     def end(self) -> tuple[list[tuple[str, int]], str | None]: ...
@@ -187,28 +187,28 @@ class NumpyHandler:
     def enter(self) -> object: ...
 
 def plug(pool: Pool) -> None:
-    """Makes a pool the memory of PyTorch on the pool's device."""
+    """Makes PyTorch allocate from a pool on the pool's device."""
 
 def plugged(device: int) -> Pool:
-    """Returns the pool that is the memory of PyTorch on a device, and creates it if there is none."""
+    """Returns the pool from which PyTorch allocates on a device, and creates it if there is none."""
 
 def private_stats(device: int) -> list[list[tuple[str, int]]]:
     """Returns the figures of PyTorch's private pools on a device."""
 
 def plugged_devices() -> list[int]:
-    """Returns the devices on which a pool is the memory of PyTorch."""
+    """Returns the devices on which PyTorch allocates from a pool."""
 
 def reset_private_peaks(device: int) -> None:
     """Sets the peaks of PyTorch's private pools on a device to the present figures."""
 
 def set_thread_tag(name: str) -> None:
-    """Sets the tag of this thread for requests that come from outside of Python. The empty text is no tag."""
+    """Sets the tag of this thread for requests that come from outside of Python. An empty text removes the tag."""
 
 def refusals() -> int:
     """Returns the number of requests of this process that were refused."""
 
 def take_numpy_refusal(pool: Pool) -> str | None:
-    """Returns why this pool has refused memory to NumPy in this thread last, and forgets it."""
+    """Forgets the last refusal of memory to NumPy in this thread, and returns its text if this pool has refused."""
 
 def set_numpy_handler(handler: object) -> object:
     """Makes NumPy use a handler in this thread or task. Returns the handler that was in use."""

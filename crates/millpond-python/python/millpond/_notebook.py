@@ -26,7 +26,7 @@ class Progress:
         self._put({"text/plain": text, "text/html": f"<progress{done}></progress> {html.escape(text)}"})
 
     def close(self) -> None:
-        """Removes it from the cell."""
+        """Removes the progress from the cell."""
         if self._handle is not None:
             self._put({"text/plain": "", "text/html": ""})
 

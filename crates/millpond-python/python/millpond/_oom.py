@@ -43,19 +43,20 @@ class catch_oom(Scope):
     """Explains why a program ran out of memory: ``with catch_oom("run.html"):`` around the program, or ``@catch_oom("run.html")``.
 
     On entry, PyTorch begins to record allocations, with the stacks of the Python code. If an out-of-memory error leaves the block, the
-    recording is written beside the page (``run.pickle``), the answer is printed to standard error, the page is written, and the error goes on.
-    Errors that the program handles itself are not explained. A failure to write or to explain is printed and never replaces the error.
+    recording is written next to the page (``run.pickle``), the answer is printed to standard error, the page is written, and the error
+    propagates. Errors that the program handles itself are not explained. A failure to write or to explain is printed and never replaces the
+    error.
 
-    In a program without PyTorch, or without a CUDA device, the same is done for this package's pools, whose recording is ``run.mpr``, and also if
-    they are the memory of PyTorch (``millpond.torch.enable()``). In other programs, only errors of PyTorch are explained.
+    In a program without PyTorch or without a CUDA device, the same is done for this package's pools. Their recording is ``run.mpr``. This
+    also applies if PyTorch allocates from the pools (``millpond.torch.enable()``). In other programs, only errors of PyTorch are explained.
 
     In a program of several ranks (``WORLD_SIZE``), each rank writes files of its own (``run-rank3.html``), and the first rank that fails
     prints the answer.
 
     Args:
-        page: The page to write. Its folder must exist. An older page of this package and the recording beside it are replaced.
+        page: The page to write. Its folder must exist. An older page of this package and the recording next to it are replaced.
         max_entries: The number of allocations and frees that PyTorch remembers. If the program has more, the oldest are lost.
-        tell: Gets the answer as text, instead of standard error.
+        tell: A function that is called with the answer as text. Without it, the answer is printed to standard error.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class catch_oom(Scope):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         history = self._open.pop()
-        # The parent of a fork explains what its block does.
+        # In the child of a fork nothing is explained, because the block belongs to the parent.
         if history is None or history.process != os.getpid():
             return
         try:
@@ -147,7 +148,7 @@ class _History:
     #: The recordings that have begun and not ended. PyTorch's observers cannot be removed, so one observer serves all recordings.
     _running: ClassVar[list["_History"]] = []
     _is_observed: ClassVar[bool] = False
-    #: Whether PyTorch records because a recording has begun. The last that ends then stops it.
+    #: Whether PyTorch records because one of these recordings has begun. The last of them then stops PyTorch's recording.
     _owns: ClassVar[bool] = False
 
     def __init__(self, torch: Any) -> None:
@@ -179,7 +180,7 @@ class _History:
         """Takes the snapshot at the moment of the failure, when all memory is still held."""
         if cls._running:
             newest = cls._running[-1]
-            # The allocator calls this, and must not see an exception. Without this snapshot, one is taken at the end of the block.
+            # The allocator calls this function, which must not raise. Without this snapshot, one is taken at the end of the block.
             with contextlib.suppress(Exception):
                 newest._seen = newest._torch.cuda.memory._snapshot()
 
@@ -246,7 +247,7 @@ def _torch() -> Any:
 
 
 def _oom_error(torch: Any) -> type[BaseException]:
-    """Returns the class of PyTorch's error. Older versions have it at another place."""
+    """Returns the class of PyTorch's error. Older versions have it in another module."""
     found: type[BaseException] = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
     return found
 
@@ -269,7 +270,7 @@ def _find(error: BaseException | None, known: type[BaseException] | tuple[type[B
 
 
 def _is_recorded(torch: Any) -> bool:
-    """Returns whether the program records its allocations itself. Older versions of PyTorch do not tell."""
+    """Returns whether the program records its allocations itself. Older versions of PyTorch do not report that."""
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     # PyTorch crashes if it is asked before it has an allocator.
     return asked is not None and torch.cuda.is_initialized() and bool(asked())

@@ -38,7 +38,7 @@ _plugged: set[int] = set()
 #: Whether threads have tags for requests that come from outside of Python.
 _has_thread_tags = False
 
-#: The folder of this package, whose functions are no places of the program.
+#: The folder of this package. Its functions are not reported as places.
 _HERE = os.path.dirname(__file__)
 
 
@@ -58,7 +58,7 @@ class Live(NamedTuple):
 
 
 class PoolBase:
-    """What pools of all kinds of memory have."""
+    """The common interface of pools of all kinds of memory."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Pool(PoolBase):
         """Allocates bytes at a multiple of 64. ``memoryview`` and other users of the buffer protocol read and write them.
 
         Raises:
-            MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
+            MemoryError: There is not enough memory. The text is a post-mortem: the holders of the memory, and the bytes to free.
             ValueError: The number is negative, or larger than any memory.
         """
         if not 0 <= bytes <= sys.maxsize:
@@ -163,8 +163,8 @@ class Pool(PoolBase):
 
         Raises:
             ImportError: NumPy is not installed.
-            MemoryError: There is not enough memory. The text is a post-mortem: who holds the memory, and how much must be freed.
-            ValueError: The shape is no shape, or the elements are Python objects.
+            MemoryError: There is not enough memory. The text is a post-mortem: the holders of the memory, and the bytes to free.
+            ValueError: The shape is invalid, or the elements are Python objects.
         """
         return self._array(shape, dtype, "empty")
 
@@ -216,9 +216,9 @@ def leaks() -> list[Live]:
 class tag(Scope):
     """Names the memory that is allocated in a block or in a decorated function: ``with millpond.tag("weights"):``.
 
-    The tag belongs to the thread or the task that enters the block. The innermost tag counts. A generator that waits inside the block lends the tag
-    to its caller. PyTorch's tensors get the tag that their thread entered last, even if another task entered it. There are at most 65,536 pairs of
-    tags and places, so a tag should not contain a counter.
+    The tag belongs to the thread or the task that enters the block. The innermost tag counts. While a generator waits inside the block, its
+    caller has the tag too. PyTorch's tensors get the tag that their thread entered last, even if another task entered it. There are at most
+    65,536 pairs of tags and places, so a tag should not contain a counter.
     """
 
     def __init__(self, name: str) -> None:
@@ -242,7 +242,7 @@ class tag(Scope):
 
 
 def _apply_tag() -> None:
-    """Tells other libraries the tag of the running code."""
+    """Passes the tag of the running code to other libraries."""
     apply_numpy()
     if _has_thread_tags:
         _millpond.set_thread_tag(_TAG.get())
@@ -295,7 +295,7 @@ class PoolRecording:
 
     @classmethod
     def begin(cls, page: Path) -> None:
-        """Begins the recording beside a page, or goes on with one.
+        """Begins the recording next to a page, or continues the current one.
 
         Raises:
             OSError: The process has another recording, or the file cannot be written.
@@ -354,7 +354,7 @@ def refuse_others(file: Path, *marks: bytes) -> None:
     """Refuses to replace a file whose first bytes contain none of these marks of recordings.
 
     Raises:
-        FileExistsError: There is such a file.
+        FileExistsError: The file exists and contains none of the marks.
     """
     with contextlib.suppress(FileNotFoundError), open(file, "rb") as there:
         begin = there.read(256)
@@ -379,9 +379,9 @@ def apply_numpy() -> None:
 
 
 def enter_numpy(pool: Pool) -> object:
-    """Makes NumPy use a pool with the tag of the running code. Returns NumPy's handler before."""
+    """Makes NumPy use a pool with the tag of the running code. Returns the handler that NumPy used before."""
     tag = _TAG.get()
-    # Several threads may make the same handler, of which one is kept.
+    # Several threads may make the same handler. One of them is kept.
     handler = pool._handlers.get(tag) or pool._handlers.setdefault(tag, NumpyHandler(pool._pool, tag))
     return handler.enter()
 
@@ -409,7 +409,8 @@ def sizes_of(shape: "SupportsIndex | Sequence[SupportsIndex]", itemsize: int) ->
 
 
 def tag_here(operation: str, library: str = "") -> str:
-    """Returns the tag with the operation and the place that calls this package, or that calls the library in a folder, which then calls this."""
+    """Returns the tag with the operation and the place that calls this package. If a library in the folder ``library`` calls it, the place is the
+    one that calls the library."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""Recordings, and the answers to them."""
+"""Recordings, and answers to questions about them."""
 
 import html
 import json
@@ -24,7 +24,7 @@ def read(path: str | os.PathLike[str]) -> "Recording":
 class Recording:
     """A program's recorded allocations and frees, in memory.
 
-    Long work lets other threads run, shows its progress in a terminal or a notebook, and is ended by Ctrl-C.
+    During long work other threads run, the progress is shown in a terminal or a notebook, and Ctrl-C interrupts the work.
 
     Devices and sizes are given as on the command line (``"24GiB"``, ``"h100"``), or in bytes. ``of`` selects a device of the recorded
     process by its number. Without it, the answer is about the device that holds the most.
@@ -124,8 +124,8 @@ class Recording:
         """Reports which code held memory and when, and recommends changes.
 
         Args:
-            by: What bytes are added up by: ``"tag"``, ``"site"``, ``"stack"``, ``"pool"``, ``"stream"``, ``"thread"`` or ``"kind"``.
-            at: One moment instead of the whole: ``"peak"``, ``"end"``, ``"step:3"`` or a time such as ``"1.5s"``.
+            by: The key for adding up bytes: ``"tag"``, ``"site"``, ``"stack"``, ``"pool"``, ``"stream"``, ``"thread"`` or ``"kind"``.
+            at: One moment instead of the whole recording: ``"peak"``, ``"end"``, ``"step:3"`` or a time such as ``"1.5s"``.
             top: The number of groups to list.
 
         Raises:
@@ -193,7 +193,7 @@ class _Told:
 
 
 class Verdict(_Told):
-    """What a program needs, and what to change."""
+    """The memory that a program needs, and the recommended change."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -228,7 +228,7 @@ class Replay(_Tabular):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self.verdict = Verdict(answer)
-        """What the program needs, and what to change."""
+        """The memory that the program needs, and the recommended change."""
         self.results: list[dict[str, Any]] = self.data["results"]
         """The figures of each policy."""
         self.table = _table([{**row, "fits": row["first_failure"] is None} for row in self.results])
@@ -252,14 +252,14 @@ class Report(_Told):
 
     @property
     def findings(self) -> list[dict[str, Any]]:
-        """What is worth changing."""
+        """The recommended changes."""
         return list(self.data["findings"])
 
 
 class Timeline:
     """Bytes over time. Each row of the table is a span of time, and each group a column.
 
-    ``held`` and ``reserved`` are the most in the span. The groups are those at the moment when most was held, so they add up to ``held``.
+    ``held`` and ``reserved`` are the maxima in the span. The groups are those at the maximum of ``held``, so they add up to it.
     """
 
     def __init__(self, columns: list[tuple[str, list[int]]], groups: list[str], picture: str) -> None:
@@ -328,6 +328,6 @@ def _listed(option: str, names: str | Iterable[str]) -> list[str]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    """Returns the rows as a table. Leaves out what is not a single value, or missing in all rows."""
+    """Returns the rows as a table. Omits columns in which no row has a number, a text or a truth value."""
     names = [name for name in (rows[0] if rows else {}) if any(isinstance(row[name], (bool, int, float, str)) for row in rows)]
     return Table([(name, [row[name] for row in rows]) for name in names])

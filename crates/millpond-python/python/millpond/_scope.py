@@ -10,7 +10,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Scope(contextlib.ContextDecorator):
-    """A context manager that also decorates functions and coroutine functions. Each call has an object of its own."""
+    """A context manager that also decorates functions and coroutine functions. Each call uses a new object."""
 
     def _again(self) -> Self:
         """Returns a new object with the same arguments."""

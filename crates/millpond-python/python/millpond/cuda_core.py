@@ -32,7 +32,7 @@ def memory_resource(pool: DevicePool | None = None, *, device: int = 0) -> Any:
     Raises:
         ImportError: ``cuda.core`` is not installed.
         RuntimeError: There is no such device.
-        TypeError: The pool is no :class:`DevicePool`.
+        TypeError: The pool is not a :class:`DevicePool`.
     """
     if pool is None:
         pool = DevicePool(device=device, name=f"cuda.core {device}")
@@ -43,7 +43,7 @@ def memory_resource(pool: DevicePool | None = None, *, device: int = 0) -> Any:
 
 @functools.cache
 def _resource_class() -> Any:
-    """Returns the class, whose base is there only if ``cuda.core`` is installed."""
+    """Returns the class. Its base class exists only if ``cuda.core`` is installed."""
     core: Any = importlib.import_module("cuda.core")
     driver: Any = importlib.import_module("cuda.bindings.driver")
     outside = os.path.dirname(str(core.__file__))
@@ -55,7 +55,7 @@ def _resource_class() -> Any:
 
         def __init__(self, pool: DevicePool) -> None:
             self.pool = pool
-            # Its operations are atomic, and a buffer may be freed by the garbage collector at any point, so there is no lock.
+            # There is no lock, because the garbage collector may free a buffer at any point. The operations of the dictionary are atomic.
             self._arrays: dict[int, DeviceArray] = {}
 
         def allocate(self, size: int, *, stream: Any) -> Any:

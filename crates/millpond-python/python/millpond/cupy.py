@@ -14,16 +14,16 @@ class allocator:
     """An allocator for ``cupy.cuda.set_allocator`` and ``cupy.cuda.using_allocator``, which takes memory from pools.
 
     An array belongs to the stream that is current when it is allocated. When it is freed, its memory serves requests on that stream at once, and
-    on other streams after the work that is queued on it. Before work on another stream uses the array, the program orders the streams, as with
-    CuPy's own allocator.
+    on other streams after the work that is queued on it. Before work on another stream uses the array, the program must order the streams,
+    as with CuPy's own allocator.
 
     Args:
         pools: Pools of different devices. Another device gets a pool at its first array, with 80 % of its memory as the limit, or with the
             settings in ``MILLPOND_CONF``.
 
     Raises:
-        TypeError: A pool is no :class:`DevicePool`.
-        ValueError: Two pools have one device.
+        TypeError: A pool is not a :class:`DevicePool`.
+        ValueError: Two pools are of the same device.
     """
 
     def __init__(self, *pools: DevicePool) -> None:
@@ -63,16 +63,16 @@ def enable(*pools: DevicePool) -> allocator:
         train()
         print(memory.pool())
 
-    Arrays that exist stay where they are. ``millpond.tag`` tags arrays, ``millpond.record`` records them, and ``catch_oom`` explains a
-    ``MemoryError``. CuPy's own pool, ``cupy.get_default_memory_pool()``, has no part in this.
+    Existing arrays stay where they are. ``millpond.tag`` tags arrays, ``millpond.record`` records them, and ``catch_oom`` explains a
+    ``MemoryError``. CuPy's own pool, ``cupy.get_default_memory_pool()``, is not used.
 
     Args:
         pools: As for :class:`allocator`.
 
     Raises:
         ImportError: CuPy is not installed.
-        TypeError: A pool is no :class:`DevicePool`.
-        ValueError: Two pools have one device.
+        TypeError: A pool is not a :class:`DevicePool`.
+        ValueError: Two pools are of the same device.
     """
     cupy: Any = importlib.import_module("cupy")
     made = allocator(*pools)

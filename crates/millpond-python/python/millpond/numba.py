@@ -25,11 +25,11 @@ def enable(*pools: DevicePool) -> None:
         train()
         print(millpond.numba.pool())
 
-    Call this before the program uses the device for the first time, because Numba asks for its memory manager then. The environment variable
+    Call this before the program uses the device for the first time, because Numba chooses its memory manager then. The environment variable
     ``NUMBA_CUDA_MEMORY_MANAGER=millpond.numba`` does the same without a change of the program.
 
-    Numba does not say which streams use an array. So the memory of a freed array is reused when all work is complete that is queued by then on
-    the default stream and on the streams that are ordered with it, which are all streams that ``numba.cuda.stream`` makes.
+    Numba does not report which streams use an array. So the memory of a freed array is reused when all work that is queued by then is
+    complete, on the default stream and on the streams that are ordered with it. These are all streams that ``numba.cuda.stream`` makes.
 
     Args:
         pools: Pools of different devices. Another device gets a pool at its first array, with 80 % of its memory as the limit, or with the
@@ -37,8 +37,8 @@ def enable(*pools: DevicePool) -> None:
 
     Raises:
         ImportError: Numba is not installed.
-        TypeError: A pool is no :class:`DevicePool`.
-        ValueError: Two pools have one device.
+        TypeError: A pool is not a :class:`DevicePool`.
+        ValueError: Two pools are of the same device.
     """
     cuda: Any = importlib.import_module("numba.cuda")
     given = by_device(pools)
@@ -48,7 +48,7 @@ def enable(*pools: DevicePool) -> None:
 
 
 def pool(device: int = 0) -> DevicePool:
-    """Returns the pool that has the memory of Numba on a device. It is created if there is none.
+    """Returns the pool from which Numba allocates on a device. It is created if there is none.
 
     Raises:
         RuntimeError: There is no such device.
@@ -60,7 +60,7 @@ def pool(device: int = 0) -> DevicePool:
 
 
 def __getattr__(name: str) -> Any:
-    # Numba imports the module that NUMBA_CUDA_MEMORY_MANAGER names, and looks for this.
+    # Numba imports the module that NUMBA_CUDA_MEMORY_MANAGER names, and reads this attribute.
     if name == "_numba_memory_manager":
         return _manager()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _manager() -> Any:
-    """Returns the class of the memory manager, whose base is there only if Numba is installed."""
+    """Returns the class of the memory manager. Its base class exists only if Numba is installed."""
     cuda: Any = importlib.import_module("numba.cuda")
     outside = os.path.dirname(os.path.dirname(cuda.__file__))
 

@@ -76,7 +76,7 @@ class enable:
     ) -> None:
         self.disable()
         refusal = take_numpy_refusal(self.pool._pool)
-        # NumPy's own errors say one of these.
+        # NumPy's own errors begin with one of these texts.
         is_refused = isinstance(error, MemoryError) and str(error).lower().startswith(("unable to allocate", "cannot allocate"))
         if refusal is not None and error is not None and is_refused:
             error.add_note(refusal)

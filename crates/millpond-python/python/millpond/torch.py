@@ -12,7 +12,7 @@ from ._devices import DevicePool, by_device
 __all__ = ["enable", "is_enabled", "mem_pool", "pool"]
 
 _lock = threading.RLock()
-#: The pools of the devices that Python code has asked for or has set.
+#: The pools of the devices that Python code has requested or set.
 _pools_of: dict[int, DevicePool] = {}
 #: The functions that allocate, and those that free their blocks.
 _FREE = {"millpond_torch_alloc": "millpond_plugin_free", "millpond_plugin_alloc": "millpond_torch_free_segment"}
@@ -54,8 +54,9 @@ def enable(*pools: DevicePool) -> None:
     device without a pool gets one at its first tensor. The limit of that pool is the device's memory, and its settings are those of the
     environment variable ``MILLPOND_CONF``. A later call may set other pools.
 
-    If memory runs out, PyTorch raises ``torch.OutOfMemoryError`` with the post-mortem of the pool: who holds the memory, and how much must be
-    freed. ``millpond.tag`` tags the tensors that the thread allocates, ``millpond.record`` records them, and ``catch_oom`` explains the error.
+    If memory runs out, PyTorch raises ``torch.OutOfMemoryError`` with the post-mortem of the pool: the holders of the memory, and the bytes
+    to free. ``millpond.tag`` tags the tensors that the thread allocates, ``millpond.record`` records them, and ``catch_oom`` explains the
+    error.
     Streams, ``record_stream``, ``empty_cache``, the memory fraction and CUDA graphs work as before, and so do ``torch.cuda.memory_allocated``
     and the other figures.
 
@@ -73,8 +74,8 @@ def enable(*pools: DevicePool) -> None:
     Raises:
         ImportError: PyTorch is not installed.
         RuntimeError: The program has used CUDA memory before, PyTorch was built without CUDA, or this process is the child of a fork.
-        TypeError: A pool is no :class:`DevicePool`.
-        ValueError: Two pools have one device.
+        TypeError: A pool is not a :class:`DevicePool`.
+        ValueError: Two pools are of the same device.
     """
     global _is_enabled
     torch: Any = importlib.import_module("torch")
@@ -102,7 +103,7 @@ def is_enabled() -> bool:
 
 
 def pool(device: int = 0) -> DevicePool:
-    """Returns the pool that has the memory of PyTorch on a device. It is created if there is none.
+    """Returns the pool from which PyTorch allocates on a device. It is created if there is none.
 
     Raises:
         RuntimeError: There is no such device, or the settings in ``MILLPOND_CONF`` are wrong.
@@ -129,8 +130,8 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
     Raises:
         ImportError: PyTorch is not installed.
         RuntimeError: :func:`enable` was called before, or the settings in ``MILLPOND_CONF`` are wrong.
-        TypeError: A pool is no :class:`DevicePool`.
-        ValueError: Two pools have one device.
+        TypeError: A pool is not a :class:`DevicePool`.
+        ValueError: Two pools are of the same device.
     """
     torch: Any = importlib.import_module("torch")
 
@@ -139,7 +140,7 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
     given = by_device(pools)
     with _lock:
         _plug(given)
-        # PyTorch does not tell the reason if the pool cannot be created later.
+        # If the pool could only be created later, PyTorch would not report the reason for a failure.
         pool(torch.cuda.current_device())
         _pools.begin_thread_tags()
         return torch.cuda.MemPool(_allocator(torch, "millpond_plugin_alloc").allocator(), **options)
@@ -157,7 +158,7 @@ def _plugged_object(device: int, pool: DevicePool) -> None:
 
 
 def _allocator(torch: Any, name: str) -> Any:
-    """Returns PyTorch's object for the function that allocates and those beside it."""
+    """Returns PyTorch's object for the function that allocates, and for its related functions."""
     found = _allocators.get(name)
     if found is None:
         path = str(_millpond.__file__)

@@ -1,4 +1,4 @@
-"""The part of PyTorch that `catch_oom` uses. It hands out a recorded snapshot. The test sets what it needs."""
+"""The part of PyTorch that `catch_oom` uses. It returns a recorded snapshot. The test sets what it needs."""
 
 import types
 
@@ -8,7 +8,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class State:
-    """What the fake does, and what was asked of it."""
+    """The behaviour of the fake, and the calls that it received."""
 
     is_available = True
     is_initialized = False
@@ -20,7 +20,7 @@ class State:
 
 
 def allocate():
-    """Fails as an allocation that finds no memory."""
+    """Fails like an allocation for which there is no memory."""
     for observer in State.observers:
         observer(0, 150 << 20, 150 << 20, 10 << 20)
     raise OutOfMemoryError("CUDA out of memory. Tried to allocate 150.00 MiB.")

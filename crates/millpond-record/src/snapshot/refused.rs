@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_its_turn_once_and_not_too_often() {
+    fn each_cause_has_one_file_and_files_have_a_minimum_interval() {
         let to = Place::To("oom-%n.mpr".into());
         let mut turns = turns(Snapshots::new().most_files(3), to);
         let mut at = |cause, time| {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_could_not_be_written_is_tried_again() {
+    fn a_snapshot_that_could_not_be_written_is_retried() {
         let to = Place::To("oom-%n.mpr".into());
         let mut turns = turns(Snapshots::new().every(Duration::from_secs(5)), to);
         let turn = turns.take(1, second(0)).expect("the first");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_named() {
+    fn file_names_contain_the_process_and_the_number() {
         assert_eq!(
             beside(Path::new("/a/run.7.mpr"), 2),
             Some("/a/run.7.oom-2.mpr".into())

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_out_as_they_went_in() {
+    fn blocks_are_returned_unchanged() {
         let mut room = Room::new(3, 100).expect("memory");
         let blocks = [held(3, 100), held(6, 7), held(4, 1 << 40)];
         blocks.iter().for_each(|block| room.add(block));
@@ -240,7 +240,7 @@ mod tests {
 
     /// The largest blocks are kept in any order of arrival, and the sums include all others.
     #[test]
-    fn the_largest_are_kept_and_the_others_added_up() {
+    fn the_largest_blocks_are_kept_and_the_others_are_added_up() {
         let many = 50_000_u64;
         for most in [1, 10, 3_000] {
             let mut room = Room::new(many, most).expect("memory");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn more_groups_than_there_is_room_for_are_added_up_together() {
+    fn groups_above_the_maximum_are_added_up_together() {
         let mut room = Room::new(1 << 20, 1).expect("memory");
         let many = 3 * GROUPS as u64;
         for number in 0..many {

@@ -18,7 +18,7 @@ use std::io::Write;
 
 /// The bytes of an uncompressed row.
 pub(super) const ROW: u64 = 64;
-/// The bytes that stacks may always take.
+/// The bytes that are always available for stacks.
 const STACKS: u64 = 1 << 20;
 
 /// A row that stands for several blocks.

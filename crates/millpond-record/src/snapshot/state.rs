@@ -24,7 +24,7 @@ pub(super) enum Known {
     Sums,
 }
 
-/// One pool as it was found.
+/// The contents of one pool.
 pub(super) struct Seen {
     pub(super) label: PoolLabel,
     pub(super) stats: PoolStats,

@@ -23,7 +23,7 @@ use millpond_trace::recording::{Gauge, Kind, Row};
 use serde_json::{Value, json};
 use std::io;
 
-/// The properties whose groups the table has. The page has the stacks themselves.
+/// The properties whose groups are in the table. `Stack` is not one of them, because the page has the stacks themselves.
 const WAYS: [By; 6] = [By::Tag, By::Site, By::Pool, By::Stream, By::Thread, By::Kind];
 
 /// The most events in a part.

@@ -313,7 +313,7 @@ fn backward_site(labels: &str) -> Option<String> {
     }
 }
 
-/// Path prefixes of functions of allocators and of Rust's own collections, besides those of [`PACKAGES`].
+/// Path prefixes of functions of allocators and of Rust's own collections, in addition to those of [`PACKAGES`].
 const MACHINERY: [&str; 6] = ["alloc::", "core::", "std::", "__rust", "__rdl", "__rg"];
 /// The packages of these functions, except the standard library.
 const PACKAGES: [&str; 12] = [
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn inlined_functions_of_the_library_are_not_the_programs() {
+    fn inlined_functions_of_the_library_do_not_belong_to_the_program() {
         let frames = [
             (
                 "walk<millpond::ledger::stacks::walk>",

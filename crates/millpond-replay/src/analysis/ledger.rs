@@ -1,8 +1,8 @@
 //! Turns rows into blocks that open and close, and into the bytes that pools have taken from their sources.
 //!
-//! A keyframe lists the live blocks, whatever was lost before. Once it is complete, blocks that it does not
-//! name are closed, and blocks that were unknown are opened. Nothing changes while it is read, so no sum
-//! includes half a keyframe.
+//! A keyframe lists the live blocks, even if earlier events were lost. After it is complete, blocks that it
+//! does not name are closed, and blocks that were unknown are opened. Nothing changes while it is read, so no
+//! sum includes half a keyframe.
 
 use super::groups::{COUNT, Groups};
 use super::{Map, Window};
@@ -45,7 +45,7 @@ pub(super) struct Block {
 
 /// Observes each change in a window.
 pub(super) trait Watch {
-    /// Called when the window begins. Blocks that live now lived before it.
+    /// Called when the window begins. The blocks that are live now were allocated before it.
     fn begins(&mut self, _ledger: &Ledger<'_>) {}
     /// Called when a block appears.
     fn opened(&mut self, _ledger: &Ledger<'_>, _block: &Block) {}
@@ -106,7 +106,7 @@ pub(super) struct Ledger<'a> {
     pub(super) live: Map<u64, Block>,
     pub(super) parked: Map<u64, Parked>,
     pub(super) pools: Map<u32, PoolState>,
-    /// Bytes of each device that any process uses.
+    /// Bytes of each device that all processes use.
     pub(super) devices: Map<u32, u64>,
     pub(super) requested: u128,
     pub(super) bytes: u128,

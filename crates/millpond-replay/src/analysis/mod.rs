@@ -1,4 +1,4 @@
-//! Analyses recordings and returns figures. Nothing here prints.
+//! Analyses recordings and returns figures. This module prints nothing.
 //!
 //! ```text
 //!   History ──▶ ledger.rs   turns rows into blocks that open and close, and applies keyframes and losses
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Every analysis walks the recording a few times and remembers only the live blocks and the groups, so a
-//! recording may be larger than memory. Sums have 128 bits. So groups and rest add up to the total, whatever
-//! sizes a file contains.
+//! recording may be larger than memory. Sums have 128 bits. So the groups and the rest add up to the total,
+//! even for the largest sizes in a file.
 
 mod blocks;
 mod diff;
@@ -56,7 +56,7 @@ use millpond_trace::history::HistoryError;
 /// Maps whose keys come from files. The hash is seeded, so that no file can make lookups slow.
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
-/// Limits a sum to 64 bits for display. No memory holds more, but a file may claim to.
+/// Limits a sum to 64 bits for display. No memory is larger, but a damaged file may contain larger sizes.
 fn shown(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }

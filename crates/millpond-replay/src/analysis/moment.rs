@@ -52,7 +52,7 @@ pub enum MomentError {
 /// A moment that was looked up.
 #[derive(Clone, Debug)]
 pub struct At {
-    /// The window that contains the moment: the time itself, a step, or the window that was named.
+    /// The summary of the window that contains the moment: the time itself, the step, or the given window.
     pub summary: Summary,
     is_end: bool,
 }

@@ -2,8 +2,8 @@
 //! allocation, so nothing must be remembered about blocks, and the walk that opens a recording suffices.
 //! Groups and exact answers need a table of blocks (`blocks.rs`). The overview is shown first.
 //!
-//! The length of a recording is unknown before its end. So columns begin narrow, and when they run out, each
-//! two are merged into one.
+//! The length of a recording is unknown before its end. So the first columns are narrow. If there are too many,
+//! pairs of adjacent columns are merged.
 
 use super::{Map, shown};
 use millpond_trace::ReadOptions;
@@ -171,8 +171,8 @@ struct OverviewWalk {
     sizes: Sizes,
     /// The sums of the keyframe that is being read.
     keyframe: Option<KeyframeSums>,
-    /// Whether the next keyframe may name unknown blocks. This is so at the beginning, and after events were
-    /// lost.
+    /// Whether the next keyframe may name unknown blocks. This is the case at the beginning, and after events
+    /// were lost.
     is_vague: bool,
 }
 
@@ -260,7 +260,7 @@ impl OverviewWalk {
         self.settle();
     }
 
-    /// Replaces the state by a keyframe once it is complete.
+    /// Replaces the state by a keyframe that is complete.
     fn settle(&mut self) {
         let Some(keyframe) = self.keyframe.take_if(|keyframe| keyframe.left == 0) else {
             return;
@@ -303,7 +303,7 @@ impl OverviewWalk {
         }
     }
 
-    /// Merges each two columns into one. The last column may still be open, and its end comes later.
+    /// Merges pairs of adjacent columns. The last column may still be open. Then it ends later.
     fn widen(&mut self) {
         let Some(width) = self.width.checked_mul(2) else {
             return;

@@ -138,7 +138,7 @@ pub struct Summary {
     /// All bytes allocated by each group, in no order.
     #[serde(skip)]
     pub allocated_by: [Vec<Group>; COUNT],
-    /// The part of these that was freed at once.
+    /// The part of these that was freed by the next memory event of its thread.
     #[serde(skip)]
     pub temporary_by: [Vec<Group>; COUNT],
 }

@@ -8,8 +8,8 @@ use super::held::{Held, HeldBlock, Sum};
 use super::ledger::{Block, Ledger};
 use super::shown;
 
-/// The most remembered blocks that were held at the peak and have been freed since, in addition to the
-/// requested largest ones.
+/// The number of blocks that are collected before all but the largest ones are dropped, in addition to twice
+/// the requested number.
 const GONE: usize = 4096;
 
 /// The figures of one group.

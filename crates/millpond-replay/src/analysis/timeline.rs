@@ -58,7 +58,7 @@ pub struct Timeline {
     pub by_rows: bool,
     /// All blocks.
     pub total: Vec<Sample>,
-    /// The groups that hold most at any time. The one that holds most over the whole time is first.
+    /// The groups that hold most at any time. The group with the largest sum over the whole time is first.
     pub bands: Vec<Band>,
     /// The sum of the groups without a band.
     pub rest: Vec<Sample>,

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_letter_of_ascii_is_there_and_like_no_other() {
+    fn every_ascii_character_has_its_own_shape() {
         assert!(LETTERS.is_sorted_by(|a, b| a.0 < b.0));
         for letter in '!'..='~' {
             let mine: Vec<_> = dots(letter).collect();

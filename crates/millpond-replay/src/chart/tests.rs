@@ -1,5 +1,4 @@
-//! Checks both pictures of one timeline: they are complete, have the right size, and are harmless whatever
-//! names they contain.
+//! Checks both pictures of one timeline: they are complete, have the right size, and are safe with any names.
 
 use super::{BANDS, REST, png, svg};
 use crate::analysis::{Band, Sample, Timeline};
@@ -34,7 +33,7 @@ fn timeline(name: &str) -> Timeline {
 }
 
 #[test]
-fn names_are_only_text_in_an_svg() {
+fn names_are_escaped_in_an_svg() {
     let picture = svg(
         &timeline("</svg><script>alert(1)</script>&\"\u{1b}[2J\u{202e}"),
         "a<b",
@@ -80,7 +79,7 @@ fn decoded(png: &[u8]) -> (usize, usize, Vec<u8>) {
 }
 
 #[test]
-fn a_png_has_the_bands_where_they_belong() {
+fn a_png_has_the_bands_at_the_right_pixels() {
     let (wide, tall, pixels) = decoded(&png(&timeline("a band"), "title").expect("memory"));
     assert_eq!((wide, tall), (2400, 1144));
     let pixel = |x: usize, y: usize| {
@@ -99,7 +98,7 @@ fn a_png_has_the_bands_where_they_belong() {
 }
 
 #[test]
-fn no_letter_is_too_strange_to_draw() {
+fn every_character_can_be_drawn() {
     // A title has room for only some of them.
     let strange: Vec<char> = (0..0x3000).filter_map(char::from_u32).collect();
     for some in strange.chunks(100).step_by(7) {

@@ -1,4 +1,4 @@
-//! Tensors that are made in pieces, such as logits and their loss.
+//! Allocates tensors in pieces, such as logits and their loss.
 
 use super::Done;
 use super::draft::{Draft, Moment};
@@ -11,12 +11,12 @@ use std::collections::HashMap;
 #[derive(Debug)]
 struct Chain {
     blocks: Vec<usize>,
-    /// The event that makes the first of them, and the one that frees the last of them within the pass.
+    /// The event that allocates the first of them, and the event that frees the last of them within the pass.
     from: usize,
     to: usize,
 }
 
-/// Makes the matched blocks in pieces, one piece after the other.
+/// Allocates the matched blocks in pieces, one piece after the other.
 pub(super) fn chunk(
     trace: &Trace,
     draft: &mut Draft,
@@ -63,7 +63,7 @@ pub(super) fn chunk(
     Ok(done)
 }
 
-/// Returns the chains of one pass after the other. A block that is held beyond its pass, such as the loss in a variable, does not
+/// Returns the chains of all passes, in order. A block that is held beyond its pass, such as the loss in a variable, does not
 /// make its chain longer.
 fn chains(draft: &Draft, phases: &Phases, blocks: &[usize]) -> Vec<Chain> {
     let mut chains: Vec<Chain> = Vec::new();
@@ -92,7 +92,7 @@ fn chains(draft: &Draft, phases: &Phases, blocks: &[usize]) -> Vec<Chain> {
     chains
 }
 
-/// Adds all pieces but the last before the chain, and what sums the gradients of parameters that every piece uses.
+/// Adds all pieces but the last before the chain. Also adds the blocks that sum the gradients of parameters that every piece uses.
 fn add_pieces(draft: &mut Draft, chain: &Chain, gradients: &[usize], parts: u32) -> Result<(), EditError> {
     let mut calls: Vec<(Moment, usize, bool)> = Vec::new();
     for &life in chain.blocks.iter().chain(gradients) {
@@ -118,7 +118,7 @@ fn add_pieces(draft: &mut Draft, chain: &Chain, gradients: &[usize], parts: u32)
                 draft.add(*life, bytes, from, Some(moment))?;
             }
         }
-        // Only gradients are left. The first piece makes the sum, and each further one adds to it.
+        // Only gradients are left. The first piece allocates the sum, and each further piece adds to it.
         let mut left: Vec<(usize, Moment)> = made.into_iter().collect();
         left.sort_unstable();
         if piece == 1 {
@@ -131,7 +131,7 @@ fn add_pieces(draft: &mut Draft, chain: &Chain, gradients: &[usize], parts: u32)
         }
     }
     for (life, from) in sums {
-        // The last piece makes the recorded block, which the sum then replaces.
+        // The last piece allocates the recorded block, which the sum then replaces.
         let until = draft.after(chain.to);
         draft.add(life, draft.lives[life].bytes, from, Some(until))?;
     }

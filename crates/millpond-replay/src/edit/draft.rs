@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// The largest size that a trace may contain.
 const LARGEST: u64 = 1 << 62;
 
-/// The most blocks of a changed program, unless the recording itself has more than half as many.
+/// The most blocks of a changed program. If the recording has more than half as many, the limit is twice its blocks.
 const MOST_LIVES: usize = 1 << 23;
 
 /// A moment of the program. Moments that an edit adds lie before or after a recorded event.
@@ -38,7 +38,7 @@ pub(super) struct Life {
     pub(super) made: Option<Moment>,
     /// `None` if the program never frees it.
     pub(super) freed: Option<Moment>,
-    /// When the streams that used it have finished, if the recording says so.
+    /// The moment at which the streams that used it have finished, if it is recorded.
     pub(super) completed: Option<Moment>,
     /// Whether another stream may still use it when it is freed.
     waits: bool,
@@ -65,7 +65,7 @@ pub(super) struct Draft {
     /// The blocks that lived before the first event, then the others in the order in which they were made.
     pub(super) lives: Vec<Life>,
     tags: Strings,
-    /// The tags of blocks that are made again, by the tag of the first time.
+    /// The tags of recomputed blocks, by the tag of the original.
     again: HashMap<u32, u32>,
     /// The number of blocks of the recording. Those that an edit adds come after them.
     recorded: usize,
@@ -148,7 +148,7 @@ impl Draft {
         self.lives[..self.recorded].partition_point(|life| life.made_at().is_none_or(|at| at < event))
     }
 
-    /// Returns a moment before an event and after all moments that were put before it earlier.
+    /// Returns a moment before an event, and after all moments that earlier calls put before this event.
     pub(super) fn before(&mut self, event: usize) -> Moment {
         self.added += 1;
         Moment {
@@ -157,7 +157,7 @@ impl Draft {
         }
     }
 
-    /// Returns a moment after an event and after all moments that were put after it earlier.
+    /// Returns a moment after an event, and after all moments that earlier calls put after this event.
     pub(super) fn after(&mut self, event: usize) -> Moment {
         self.added += 1;
         Moment {
@@ -190,8 +190,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Marks the block that was added last as one that the forward pass makes again. Its phase becomes `rec`, if its
-    /// tag names one.
+    /// Marks the block that was added last as recomputed. Its phase becomes `rec`, if its tag names a phase.
     pub(super) fn mark_made_again(&mut self) {
         let Some(life) = self.lives.last_mut() else {
             return;
@@ -206,7 +205,8 @@ impl Draft {
         });
     }
 
-    /// Ends a block earlier or later than recorded. No stream waits for it then.
+    /// Ends a block earlier or later than recorded. If the streams that used it have finished by then, the free
+    /// waits for no stream.
     pub(super) fn end(&mut self, life: usize, freed: Moment) {
         let life = &mut self.lives[life];
         life.freed = Some(freed);

@@ -1,4 +1,4 @@
-//! Blocks that are freed as soon as the operator after them has run.
+//! Frees blocks directly after their last use.
 
 use super::Done;
 use super::draft::Draft;
@@ -9,7 +9,7 @@ use millpond_trace::Trace;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Operators whose backward pass reads only their result, or nothing. Any other one may read its operands.
+/// Operators whose backward pass reads only their result, or nothing. Any other operator may read its operands.
 const KEEP_NO_OPERAND: [&str; 28] = [
     "add",
     "add_",
@@ -41,7 +41,7 @@ const KEEP_NO_OPERAND: [&str; 28] = [
     "masked_fill",
 ];
 
-/// Frees each matched block where the recording shows that it is used last.
+/// Frees each matched block after its last use, if the recording shows that use.
 pub(super) fn free_early(trace: &Trace, draft: &mut Draft, matched: &[usize]) -> Result<Done, EditError> {
     let phases = Phases::new(trace, draft);
     let last_uses = last_uses(draft);
@@ -122,8 +122,8 @@ fn next_keeps_no_operand(trace: &Trace, draft: &Draft, last_uses: &[Option<usize
 
 /// The backward pass of each module in one pass: the events from its first block up to the next block after its last.
 ///
-/// The backward pass of every operator that read a block of the module has ended where it begins. Everything that was kept for
-/// these operators is freed before it ends.
+/// When the backward pass of a module begins, that of every operator that read a block of the module has ended. Everything
+/// that was kept for these operators is freed before the backward pass of the module ends.
 #[derive(Debug)]
 struct Modules<'a> {
     pass: Pass,
@@ -152,7 +152,8 @@ impl<'a> Modules<'a> {
         }
     }
 
-    /// Returns the events of the backward pass of a block's module. Without any, its place is the end of the whole pass.
+    /// Returns the events of the backward pass of a block's module. If there are none, returns an empty range at the end of the whole
+    /// backward pass.
     fn of(&self, trace: &Trace, tag: u32) -> Range<usize> {
         let end = self.pass.backward.end;
         self.events
@@ -162,7 +163,8 @@ impl<'a> Modules<'a> {
     }
 }
 
-/// Returns for each block the event at which the operator after the one that made it makes its last block.
+/// Returns for each block the event at which the next operator allocates its last block. Consecutive blocks with the same tag belong to
+/// one operator.
 fn last_uses(draft: &Draft) -> Vec<Option<usize>> {
     let lives = &draft.lives;
     // The index after the run of equal tags that each block belongs to.

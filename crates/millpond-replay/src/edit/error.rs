@@ -14,10 +14,10 @@ pub enum EditError {
     Syntax {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// No block has such a tag.
+    /// No block has a matching tag.
     #[error("'{edit}' matches no block; {}", if .near.is_empty() {
         "the recording has no tags".to_owned()
     } else {
@@ -37,7 +37,7 @@ pub enum EditError {
         /// The reason.
         why: String,
     },
-    /// The changed program would have too many calls.
+    /// The changed program would have too many blocks.
     #[error("the edits would make more than {limit} blocks; use fewer pieces or a more exact tag")]
     TooLong {
         /// The most blocks.

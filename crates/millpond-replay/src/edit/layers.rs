@@ -1,4 +1,4 @@
-//! The layers of a forward pass, and where the backward pass of each begins.
+//! The layers of a forward pass, and the events at which their backward passes begin.
 
 use super::draft::Draft;
 use super::pattern::Pattern;
@@ -10,22 +10,22 @@ use std::collections::HashMap;
 /// A layer in one pass.
 #[derive(Debug)]
 pub(super) struct Layer {
-    /// Its matched blocks of the forward pass in the order in which they were made.
+    /// Its matched blocks of the forward pass, in the order of their allocation.
     pub(super) blocks: Vec<usize>,
     /// Those of them that the backward pass frees.
     pub(super) saved: Vec<usize>,
     /// The result that the next layer reads. It is the largest block of the last operator.
     pub(super) output: Option<usize>,
-    /// The event at which the forward pass of what follows the layer begins.
+    /// The event at which the forward pass after the layer begins.
     pub(super) forward_end: usize,
     /// The event before which the backward pass of the layer begins.
     pub(super) backward_start: usize,
-    /// The event after which it has ended.
+    /// The event after which the backward pass of the layer has ended.
     pub(super) backward_end: usize,
 }
 
-/// The name of a layer: its module path down to the parts that the pattern names, or the number of times that
-/// the first tag of a program without module paths was seen.
+/// The name of a layer: as many parts of its module path as the pattern names. If tags have no module paths, it
+/// is the number of times that the first tag has occurred.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Name {
     Module(String),
@@ -88,7 +88,7 @@ pub(super) fn layers(
             .and_then(|life| draft.lives[*life].made_at());
         layers[index - 1].forward_end = begins.unwrap_or(pass.forward.end);
     }
-    // The last layer ends where the program makes its next block.
+    // The last layer ends when the program allocates its next block.
     if let Some(last) = layers.last_mut()
         && let Some(block) = last.blocks.last()
     {
@@ -115,7 +115,7 @@ fn numbered_depth(module: &str) -> usize {
     module.split('.').position(is_number).map_or(parts, |at| at + 1)
 }
 
-/// Returns the events at which the backward pass of each layer makes its first block, where tags name the layer.
+/// Returns the event at which the backward pass of each layer allocates its first block, if tags name the layer.
 fn backward_starts(
     trace: &Trace,
     draft: &Draft,
@@ -151,7 +151,7 @@ fn measure(draft: &Draft, pass: &Pass, layer: &mut Layer, of_node: Option<usize>
         .iter()
         .rev()
         .take_while(|life| Some(draft.lives[**life].tag) == last);
-    // Of equally large blocks the first one made is the result; the others are what the operator keeps.
+    // Of equally large blocks, the first is the result. The operator keeps the others.
     layer.output = of_last
         .copied()
         .max_by_key(|life| (draft.lives[*life].bytes, std::cmp::Reverse(*life)));

@@ -1,4 +1,4 @@
-//! Blocks that are elsewhere between their uses.
+//! Moves blocks to other memory between their uses.
 
 use super::Done;
 use super::draft::{Draft, Moment};
@@ -69,8 +69,8 @@ pub(super) fn offload(
 /// A run of the optimizer: the event before which it begins, and the one before which it has ended.
 type Use = (usize, usize);
 
-/// Returns the runs of the optimizer. In a step in which it makes no block it runs between the last block of the
-/// backward pass and the next step.
+/// Returns the runs of the optimizer. In a step in which the optimizer allocates no block, it runs directly
+/// after the last block of the backward pass.
 fn uses(draft: &Draft, phases: &Phases) -> Vec<Use> {
     let mut uses: Vec<Use> = Vec::new();
     let mut steps = phases.steps.iter().copied().skip(1).peekable();
@@ -93,7 +93,7 @@ fn uses(draft: &Draft, phases: &Phases) -> Vec<Use> {
     uses
 }
 
-/// Splits a block into its stays. Returns the bytes that move out and back in all.
+/// Splits a block into one block for each run of the optimizer. Returns the total bytes that move out and back.
 fn move_state(draft: &mut Draft, life: usize, uses: &[Use]) -> Result<u64, EditError> {
     let block = draft.lives[life].clone();
     let Some(made) = block.made_at() else {

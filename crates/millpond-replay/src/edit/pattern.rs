@@ -9,10 +9,10 @@ use std::fmt;
 /// The number of groups that an error names.
 const NEAR: usize = 6;
 
-/// One or more patterns, of which one must match.
+/// One or more patterns. At least one of them must match.
 ///
-/// A pattern is fields joined by `;`. They match consecutive fields of a tag, or of its group, beginning at any
-/// field. `*` stands for any text. A field also matches all module paths below it.
+/// A pattern consists of fields joined by `;`. They match consecutive fields of a tag, or of its group,
+/// beginning at any field. `*` stands for any text. A field also matches all module paths below it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pattern {
     alternatives: Vec<Vec<String>>,
@@ -45,7 +45,7 @@ impl Pattern {
             .any(|fields| occurs(fields, &group) || occurs(fields, tag))
     }
 
-    /// Returns the most dotted parts of a field of the pattern that matches this module path.
+    /// Returns the number of dotted parts of the longest field that matches this module path.
     pub(super) fn depth(&self, module: &str) -> Option<usize> {
         let general = tag_group(&format!(";{module};"));
         let fields = self.alternatives.iter().flatten();
@@ -133,7 +133,7 @@ fn below(field: &str, text: &str) -> bool {
 fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut at, mut read) = (0, 0);
-    // Where the last `*` is, and how much of the text it stands for.
+    // The position of the last `*`, and the end of the text that it stands for.
     let mut star: Option<(usize, usize)> = None;
     while read < text.len() {
         if pattern.get(at) == Some(&b'*') {

@@ -99,7 +99,7 @@ impl Phases {
         // Lives are in the order in which they were made.
         for (life, phase) in draft.lives.iter().zip(&of_life) {
             let phase = match phase {
-                // The backward pass repeats it, so it does not end there.
+                // The recomputation is a part of the backward pass, which does not end at it.
                 Some(Phase::Recompute) => Some(Phase::Backward),
                 other => *other,
             };
@@ -129,7 +129,7 @@ impl Phases {
         self.steps.partition_point(|step| *step <= event)
     }
 
-    /// Returns the event before which the optimizer has used the gradients that a pass ending at `event` leaves.
+    /// Returns the end of the first optimizer run after a pass. `event` is the end of the pass.
     pub(super) fn optimizer_end(&self, event: usize) -> Option<usize> {
         let next = self.optimizer_runs.partition_point(|run| run.start < event);
         self.optimizer_runs.get(next).map(|run| run.end)
@@ -160,8 +160,9 @@ impl Phases {
     }
 }
 
-/// Returns where a step begins: at the first data or forward pass after an optimizer. Without an optimizer it is
-/// the one after a backward pass, and without that one each batch of data.
+/// Returns the events at which steps begin. A step begins with the first data or forward pass after an optimizer
+/// run. Without an optimizer, it begins with the first one after a backward pass. Without a backward pass, it
+/// begins with each batch of data.
 fn steps(sections: &[(usize, Phase)]) -> Vec<usize> {
     let has = |phase| sections.iter().any(|(_, section)| *section == phase);
     let last = [Phase::Optimizer, Phase::Backward, Phase::Data]

@@ -19,7 +19,7 @@ const PARTS: u32 = 8;
 /// The most groups that are tried alone.
 const MOST_ALONE: usize = 6;
 
-/// A block larger than this share of the largest one of a chain belongs to the chain.
+/// A block can belong to a chain if it has at least one part in this many of the chain's largest block.
 const OF_LARGEST: u64 = 4;
 
 /// A tag group at the peak.
@@ -30,7 +30,7 @@ struct Group {
     lives: Vec<usize>,
 }
 
-/// Returns edits that change what holds the peak. They may still turn out to be impossible or useless.
+/// Returns edits of the groups that hold the peak. Some of them may be impossible or useless.
 pub(crate) fn propose(trace: &Trace, program: &Program) -> Vec<Edit> {
     let draft = Draft::new(trace);
     let phases = Phases::new(trace, &draft);
@@ -81,8 +81,8 @@ pub(crate) fn propose(trace: &Trace, program: &Program) -> Vec<Edit> {
 /// The most edits that are combined.
 const MOST_COMBINED: usize = 4;
 
-/// Returns pairs of edits to apply together: those of different kinds for different groups. The most useful edits must
-/// be first, and only a few are combined.
+/// Returns pairs of edits to apply together. The edits of a pair have different kinds and different groups. The most
+/// useful edits must be first, and only a few are combined.
 pub(crate) fn pairs(edits: &[Edit]) -> Vec<Vec<Edit>> {
     let few = &edits[..edits.len().min(MOST_COMBINED)];
     let mut pairs = Vec::new();
@@ -183,14 +183,14 @@ fn chain(
             .unwrap_or(to);
         chain = found;
     }
-    // Activations of layers are as long as a pass. They are no chain that ends before the next begins.
+    // A chain begins in the forward pass and reaches into the backward pass.
     let spans = from < pass.forward.end && to >= pass.backward.start;
     if !spans {
         return Vec::new();
     }
     let name = |life: usize| tag_group(trace.tags.get(draft.lives[life].tag));
     let names: BTreeSet<String> = chain.iter().map(|life| name(*life)).collect();
-    // A group with other large blocks is more than the chain.
+    // A group that also has large blocks outside the chain is left out.
     let others: BTreeSet<String> = of_pass
         .iter()
         .filter(|life| chain.binary_search(life).is_err())
@@ -212,7 +212,7 @@ fn chain(
 /// The most blocks of a chain that is one computation.
 const MOST_IN_CHAIN: usize = 32;
 
-/// Returns the module paths of layers, down to their number, whose activations are worth making again.
+/// Returns the module paths of layers, down to their number, whose activations are worth recomputing.
 fn layers(groups: &BTreeMap<String, Group>, worth: impl Fn(u64) -> bool) -> Vec<String> {
     let mut paths: BTreeMap<String, u64> = BTreeMap::new();
     for (name, group) in groups {

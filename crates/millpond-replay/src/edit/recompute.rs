@@ -1,5 +1,5 @@
-//! Checkpointing: activations are freed after the forward pass of their layer, and made again before its backward
-//! pass.
+//! Checkpointing: frees activations after the forward pass of their layer, and recomputes them before its
+//! backward pass.
 
 use super::Done;
 use super::draft::{Draft, Moment};
@@ -10,7 +10,7 @@ use super::phases::Phases;
 use millpond_trace::Trace;
 use std::collections::BTreeMap;
 
-/// Drops the saved activations of the matched layers and makes them again.
+/// Drops the saved activations of the matched layers, and recomputes them.
 pub(super) fn recompute(
     trace: &Trace,
     draft: &mut Draft,
@@ -51,7 +51,7 @@ pub(super) fn recompute(
     Ok(done)
 }
 
-/// Returns the number of blocks that are made again.
+/// Drops the saved activations of one layer, and recomputes them. Returns their number.
 fn drop_and_make_again(draft: &mut Draft, layer: &Layer, next: Option<&Layer>) -> Result<u64, EditError> {
     let dropped: Vec<usize> = layer
         .saved
@@ -63,7 +63,7 @@ fn drop_and_make_again(draft: &mut Draft, layer: &Layer, next: Option<&Layer>) -
         return Ok(0);
     };
     let end = draft.before(layer.forward_end);
-    // The recomputation stops once the last dropped block is there.
+    // The recomputation stops with the last dropped block.
     let repeated: Vec<usize> = layer
         .blocks
         .iter()

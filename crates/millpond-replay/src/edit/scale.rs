@@ -1,10 +1,11 @@
-//! A smaller or larger batch: multiplies the sizes that follow the batch.
+//! Changes the size of the batch: multiplies the sizes that follow the batch.
 //!
 //! Parameters, their gradients and the state of the optimizer do not follow it. Activations and their gradients
 //! do. A block made in the forward pass follows the batch, unless it is a copy of a parameter in another number
-//! type, or first appears in a view. A block made in the backward pass does not if it is the gradient of a parameter: it outlives the
-//! backward pass, or such a block is made from it. If the steps of the recording differ in size, a block that is the
-//! same in all of them does not follow the batch either.
+//! type, or first appears in a view. A block made in the backward pass does not follow the batch if it is the gradient of a
+//! parameter. Then it outlives the backward pass, or a block that does is made from it. It also does not follow the batch if its size
+//! is that of a parameter and not that of an activation. If the steps of the recording differ in size, a block that is the same in
+//! all of them does not follow the batch either.
 
 use super::Done;
 use super::draft::Draft;
@@ -14,15 +15,14 @@ use super::tag::{module, operator};
 use millpond_trace::Trace;
 use std::collections::{HashMap, HashSet};
 
-/// Larger factors than this never reach the number of bytes, and blocks of so few bytes are numbers such as the
-/// loss.
+/// Blocks of at most this size keep their size. They are single numbers, such as the loss.
 const SCALAR: u64 = 8;
 
 /// Operators that copy a tensor, perhaps into another number type.
 const COPIES: [&str; 5] = ["_to_copy", "to", "copy", "clone", "contiguous"];
 
-/// Operators that make no tensor. A block that first appears in one was put there by other code, such as a parameter that is
-/// gathered from other ranks.
+/// Operators that allocate no tensor. If a block first appears in one of them, other code has allocated it, for example a
+/// parameter that is gathered from other ranks.
 const VIEWS: [&str; 10] = [
     "t",
     "transpose",
@@ -79,19 +79,19 @@ pub(super) fn batch(trace: &Trace, draft: &mut Draft, factor: f64) -> Result<Don
     Ok(done)
 }
 
-/// Tells which blocks follow the batch.
+/// Decides which blocks follow the batch.
 #[derive(Debug)]
 pub(super) struct Follows<'a> {
     phases: &'a Phases,
     /// The tags of copies.
     copies: Vec<bool>,
-    /// The tags of operators that make no tensor.
+    /// The tags of operators that allocate no tensor.
     views: Vec<bool>,
     /// The module of each tag.
     modules: Vec<&'a str>,
     /// The sizes of gradients that outlive the backward pass, by module.
     gradients: HashMap<&'a str, HashSet<u64>>,
-    /// The sizes of all of them, and of the blocks of the phase `init`.
+    /// The sizes of all these gradients, and of the blocks of the phase `init`.
     parameters: HashSet<u64>,
     /// The sizes of blocks made in a forward pass.
     activations: HashSet<u64>,
@@ -224,7 +224,7 @@ fn same_in_some_type(a: u64, b: u64) -> bool {
     in_some_type(a, |bytes| bytes == b)
 }
 
-/// Returns whether a size, or that of a type of half or double the width, satisfies a condition.
+/// Returns whether a size, its double or its half satisfies a condition.
 fn in_some_type(bytes: u64, mut is: impl FnMut(u64) -> bool) -> bool {
     is(bytes) || bytes.checked_mul(2).is_some_and(&mut is) || (bytes.is_multiple_of(2) && is(bytes / 2))
 }
@@ -257,7 +257,7 @@ fn constant(draft: &Draft, phases: &Phases) -> HashSet<usize> {
             .filter(|(_, steps, varies)| *steps >= STEPS && *varies == wanted);
         keys.map(|(bytes, _, _)| u128::from(*bytes)).sum()
     };
-    // A few odd blocks do not make a batch that varies.
+    // A few blocks that vary do not show that the batch varies.
     if sum(true) <= sum(false) / 4 {
         return HashSet::new();
     }

@@ -22,7 +22,8 @@ fn trace(lines: &str) -> Trace {
     recording.traces.into_iter().next().expect("one device")
 }
 
-/// Two layers of 1000 bytes and a loss of 4000 bytes: parameters 600, state 1200, gradients 600.
+/// Returns three training steps with two layers and a loss. The parameters have 600 bytes, the state 1200 and
+/// the gradients 600.
 fn training() -> Trace {
     let mut lines = String::from("alloc 1 300 init;;empty\nalloc 2 300 init;;empty\n");
     for step in 0..3 {
@@ -113,7 +114,7 @@ fn the_program_holds_the_loss_at_its_peak() {
 }
 
 #[test]
-fn a_smaller_batch_leaves_parameters_gradients_and_state() {
+fn a_smaller_batch_keeps_parameters_gradients_and_state() {
     let half = edited(&training(), &["scale=0.5"]);
     assert_eq!(peak(&half.trace), 1800 + (600 + 5000 + 8000) / 2);
     for (tag, bytes) in [
@@ -134,7 +135,7 @@ fn a_smaller_batch_leaves_parameters_gradients_and_state() {
 }
 
 #[test]
-fn the_gradient_that_becomes_one_in_another_type_keeps_its_size() {
+fn a_gradient_that_is_copied_to_another_number_type_keeps_its_size() {
     let lines = "\
         alloc 1 400 init;;empty
         alloc 2 200 fwd;up;_to_copy
@@ -158,7 +159,7 @@ fn the_gradient_that_becomes_one_in_another_type_keeps_its_size() {
 }
 
 #[test]
-fn blocks_that_are_the_same_in_steps_that_differ_do_not_follow_the_batch() {
+fn constant_blocks_in_steps_of_varying_size_do_not_follow_the_batch() {
     let mut lines = String::new();
     for step in 0..4u32 {
         let (id, bytes) = (10 * (step + 1), 1000 * (step + 1));
@@ -199,14 +200,14 @@ fn stacks_without_gradients_are_not_scaled() {
 }
 
 #[test]
-fn a_tag_scales_alone() {
+fn scaling_a_tag_changes_only_its_blocks() {
     let scaled = edited(&training(), &["scale=log_softmax:2"]);
     assert_eq!(peak(&scaled.trace), PEAK + 4000);
     assert_eq!(scaled.edits[0].changed_blocks, 3);
 }
 
 #[test]
-fn pieces_live_one_after_the_other() {
+fn pieces_are_allocated_one_after_the_other() {
     let pieces = edited(&training(), &["chunk=fwd;head;mm,*softmax:8"]);
     // Two pieces of 500 live at once. The backward pass of a layer then holds most.
     let loss = 1800 + 600 + 5000 + 1000;
@@ -258,7 +259,7 @@ fn a_loss_that_a_variable_holds_does_not_join_the_pieces_of_two_steps() {
 }
 
 #[test]
-fn layers_are_dropped_and_made_again_before_their_backward_pass() {
+fn activations_are_dropped_and_recomputed_before_the_backward_pass() {
     let made_again = edited(&training(), &["recompute=layers.*"]);
     // The outputs of both layers stay. The loss is the peak.
     assert_eq!(peak(&made_again.trace), PEAK - 4000);
@@ -317,7 +318,7 @@ fn the_input_of_a_layer_is_kept_until_its_backward_pass() {
 }
 
 #[test]
-fn state_is_gone_between_runs_of_the_optimizer() {
+fn state_and_activations_are_offloaded_between_their_uses() {
     let moved = edited(&training(), &["offload=state"]);
     assert_eq!(peak(&moved.trace), PEAK - 1200);
     // Out after the first and the second step, and back in the second and the third.
@@ -394,7 +395,7 @@ fn blocks_can_be_left_out() {
 }
 
 #[test]
-fn edits_are_refused_where_the_recording_cannot_support_them() {
+fn edits_that_the_recording_cannot_support_are_refused() {
     let plain = trace("alloc 1 100 a;b;c\nfree 1 100\nalloc 2 100 a;b;c");
     for edit in ["scale=0.5", "recompute=b", "offload=b"] {
         assert!(refused(&plain, edit).contains("cannot be applied"), "{edit}");
@@ -409,7 +410,7 @@ fn edits_are_refused_where_the_recording_cannot_support_them() {
 }
 
 #[test]
-fn texts_are_read_and_written() {
+fn edits_are_parsed_and_printed() {
     for text in [
         "scale=0.5",
         "scale=a; b:2",
@@ -462,7 +463,7 @@ fn a_program_does_not_grow_without_bound() {
     assert!(matches!(error, EditError::TooLong { .. }), "{error}");
 }
 
-/// Checks what every reader guarantees.
+/// Checks the properties that every reader guarantees.
 fn check(trace: &Trace) {
     let mut begun = vec![false; trace.allocations as usize];
     let mut ended = vec![false; trace.allocations as usize];
@@ -561,7 +562,7 @@ fn random_edit() -> impl Strategy<Value = Edit> {
 
 proptest! {
     #[test]
-    fn edited_traces_keep_what_readers_guarantee(
+    fn edited_traces_keep_the_guarantees_of_readers(
         trace in random_trace(),
         edits in prop::collection::vec(random_edit(), 1..4),
     ) {
@@ -572,7 +573,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "(scale|chunk|shard|recompute|without|)=?[a-z*;,.: 0-9é]{0,20}") {
+    fn any_text_is_parsed_or_refused(text in "(scale|chunk|shard|recompute|without|)=?[a-z*;,.: 0-9é]{0,20}") {
         if let Ok(edit) = text.parse::<Edit>() {
             let again: Edit = edit.to_string().parse().expect("the text of an edit");
             prop_assert_eq!(again.to_string(), edit.to_string());

@@ -83,7 +83,7 @@ fn a_small_segment_serves_at_most_a_mebibyte() {
 }
 
 #[test]
-fn an_expandable_segment_gives_back_whole_pages() {
+fn an_expandable_segment_returns_whole_pages() {
     let mut trace = empty();
     let large = InitialSegment {
         expandable: true,
@@ -100,7 +100,7 @@ fn an_expandable_segment_gives_back_whole_pages() {
 }
 
 #[test]
-fn blocks_that_overlap_or_lie_outside_do_not_count_twice() {
+fn overlapping_blocks_count_one_time_and_blocks_outside_do_not_count() {
     let mut trace = empty();
     trace.initial_segments = vec![segment(100, 20, 0, false)];
     let endless = InitialBlock {
@@ -113,7 +113,7 @@ fn blocks_that_overlap_or_lie_outside_do_not_count_twice() {
 }
 
 #[test]
-fn a_fresh_segment_is_as_large_as_its_rules_allow() {
+fn the_largest_fresh_request_follows_the_rules_of_segments() {
     assert_eq!(largest_fresh_request(MIB), 0);
     assert_eq!(largest_fresh_request(9 * MIB), MIB);
     assert_eq!(largest_fresh_request(31 * MIB), 30 * MIB);

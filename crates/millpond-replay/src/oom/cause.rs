@@ -25,11 +25,11 @@ pub enum Cause {
     Limit,
     /// Other processes, libraries or contexts held the missing bytes, if the program ran on the device that was named.
     Elsewhere,
-    /// The recording does not say enough.
+    /// The recording does not contain enough information.
     Unknown,
 }
 
-/// A refused request with everything that is known of the moment.
+/// A refused request, and the known state at that moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shortage<'a> {
     pub(crate) wanted: Wanted,
@@ -37,15 +37,15 @@ pub(crate) struct Shortage<'a> {
     pub(crate) held: u64,
     /// Bytes that the device had free.
     pub(crate) free: Option<u64>,
-    /// Bytes that others held of what the program could otherwise have.
+    /// Bytes of the named device that other processes, libraries or contexts held.
     pub(crate) others: Option<u64>,
-    /// Where the memory of the allocator was.
+    /// The layout of the allocator's memory.
     pub(crate) layout: Option<&'a Layout>,
     pub(crate) rules: &'a Rules,
 }
 
 impl Shortage<'_> {
-    /// Returns the bytes that the program could have at that moment.
+    /// Returns the bytes that were available to the program at that moment.
     pub(crate) fn capacity(&self) -> Option<u64> {
         Some(self.layout?.reserved.saturating_add(self.free?))
     }
@@ -178,8 +178,8 @@ impl Shortage<'_> {
         )
     }
 
-    /// Adds up what is free, from what is nearest to the request to what is farthest from it, until it would be
-    /// enough. What was added last is the cause.
+    /// Adds up free memory until it would be enough: first the memory that may serve the request, then that of
+    /// other streams, of other pools and of other size classes. The kind that was added last is the cause.
     fn together(&self, layout: &Layout) -> (Cause, String) {
         let (wanted, rules) = (&self.wanted, self.rules);
         let bytes = rules.block_bytes(wanted.bytes);

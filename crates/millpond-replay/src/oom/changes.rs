@@ -11,8 +11,8 @@ impl Trials<'_> {
     /// Returns the changes with which the program finishes under the allocator in use, the best first, and the number
     /// of those that were tried. If no single change is enough, two are tried together.
     pub(super) fn changes(&self) -> (Vec<Remedy>, usize) {
-        // The replay of a changed program starts with an empty cache. If the unchanged program finishes from there
-        // too, a replay proves nothing.
+        // The replay of a changed program starts with an empty cache. If the unchanged program also finishes from
+        // an empty cache, a replay proves nothing.
         let fails = || {
             let outcome = self.replay_from_start(self.program, &self.own.policy, &self.own.settings);
             outcome.is_some_and(|run| run.stop.is_some())
@@ -57,7 +57,7 @@ impl Trials<'_> {
     }
 }
 
-/// Changes that were made together.
+/// Changes that were tried together.
 struct Tried {
     edits: Vec<Edit>,
     /// The most bytes that the changed program holds.

@@ -46,7 +46,7 @@ pub(super) fn pool(trace: &Trace, pool: u16) -> Option<(u64, u64)> {
     trace.pools.get(usize::from(pool)).copied().filter(|_| pool != 0)
 }
 
-/// Returns the bytes that the device had free at an event, if the recording says.
+/// Returns the bytes that the device had free at an event, if they are recorded.
 pub(super) fn device_free(trace: &Trace, event: &Event) -> Option<u64> {
     // Only PyTorch always records them. In other formats 0 means that they are unknown.
     (trace.origin.format == Format::TorchSnapshot || event.address != 0).then_some(event.address)

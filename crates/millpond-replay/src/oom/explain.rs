@@ -21,7 +21,7 @@ use millpond_trace::{Format, Trace};
 /// The most groups of each list.
 const HOLDERS: usize = 8;
 
-/// Returns the bytes that the recorded program could have when it ran out of memory last, if the recording says so.
+/// Returns the bytes that were available to the recorded program when it last ran out of memory, if they are recorded.
 pub(crate) fn recorded_device(trace: &Trace, options: &Options) -> Option<u64> {
     let (last, _) = options.selection.refused(trace).last()?;
     let own = Own::recorded(trace);
@@ -46,8 +46,8 @@ impl OutOfMemory {
             mut after,
         } = at_event(trace, last as usize, &rules);
         let mut free = device_free(trace, event);
-        // The allocator may have had a limit that the recording does not contain. If the named device has less than the program could
-        // have, but no less than was reserved, its size is taken for that limit.
+        // The allocator may have had a limit that the recording does not contain. If the named device has less than the bytes
+        // available to the program, but no less than the reserved bytes, its size is used as that limit.
         let left = reserved.zip(options.device.bytes);
         if let Some(left) = left.and_then(|(reserved, named)| named.checked_sub(reserved)) {
             free = free.map(|free| free.min(left));
@@ -60,7 +60,7 @@ impl OutOfMemory {
         };
         let others = known.zip(options.device.bytes);
         let others = others.map(|(known, named)| named.saturating_sub(known));
-        // A recording without segments tells nothing of the device.
+        // A recording without segments contains nothing about the device.
         let device = Device {
             bytes: known.or(options.device.bytes),
             ..options.device
@@ -81,7 +81,7 @@ impl OutOfMemory {
         let is_made = |program: &Program| program.ops.get(at).is_some_and(|op| op.event == last);
         let program = program.filter(|program| device.bytes.is_some() && is_made(program));
         if let (None, Some(program)) = (&after, &program) {
-            // Where the recording does not say where memory was, a replay of the same allocator does.
+            // If the recording does not contain the layout, a replay of the same allocator provides it.
             (before, after, free) = own
                 .imitate(program, at, &rules, device)
                 .unwrap_or((None, None, free));
@@ -285,7 +285,7 @@ impl Held {
     }
 }
 
-/// Explains where the replay of one policy stopped.
+/// Explains why the replay of one policy stopped.
 pub(crate) fn failure(
     trace: &Trace,
     program: &Program,

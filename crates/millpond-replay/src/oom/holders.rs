@@ -1,4 +1,4 @@
-//! Who holds memory at one moment, and for how long.
+//! The groups that hold memory at one moment, and the ages of their oldest blocks.
 
 use crate::program::{Op, Program};
 use crate::tags::tag_group;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// The least share of the held bytes that makes a group worth a mention for its age.
+/// The smallest share of the held bytes for a group in the list by age: one part in this many.
 const WORTH: u64 = 100;
 
 /// Bytes held by one group of blocks.

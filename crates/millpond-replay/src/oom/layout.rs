@@ -1,4 +1,4 @@
-//! Where the memory of an allocator is at one moment.
+//! The layout of an allocator's memory at one moment.
 
 use super::rules::Rules;
 use crate::program::{Op, OpKind, Program};
@@ -58,7 +58,7 @@ pub struct CacheState {
 /// The free ranges in one class of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HoleClass {
-    /// The least bytes of a range of the class. The next class is four times as large.
+    /// The smallest size of a range in the class.
     pub from_bytes: u64,
     /// The number of free ranges.
     pub holes: u64,
@@ -66,13 +66,13 @@ pub struct HoleClass {
     pub bytes: u64,
 }
 
-/// Returns the sum of bytes, or the largest number if the sum is larger.
+/// Returns the bytes of the selected ranges. The sum saturates.
 pub(crate) fn total(ranges: &[Hole], which: impl Fn(&Hole) -> bool) -> u64 {
     let ranges = ranges.iter().filter(|hole| which(hole));
     ranges.fold(0, |sum, hole| sum.saturating_add(hole.bytes))
 }
 
-/// Returns the bytes of the largest range.
+/// Returns the bytes of the largest selected range.
 pub(crate) fn largest(ranges: &[Hole], which: impl Fn(&Hole) -> bool) -> u64 {
     let ranges = ranges.iter().filter(|hole| which(hole));
     ranges.map(|hole| hole.bytes).max().unwrap_or(0)

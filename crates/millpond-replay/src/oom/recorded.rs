@@ -14,7 +14,7 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 pub(super) struct AtEvent {
     /// Bytes taken from the device. `None` if the recording names no segment.
     pub(super) reserved: Option<u64>,
-    /// The layout before it gave its cache back. `None` if addresses are missing.
+    /// The layout before the allocator released its cache. `None` if addresses are missing.
     pub(super) before: Option<Layout>,
     /// The layout at the event.
     pub(super) after: Option<Layout>,
@@ -209,7 +209,7 @@ impl<'a> Walk<'a> {
     /// Adds the free ranges between `start` and `end`.
     fn holes(&self, (start, end, segment): (u64, u64, Segment), to: &mut Vec<Hole>) {
         let mut free = start;
-        // The largest gap before which the preceding block ends that is part of the block.
+        // A gap of at most this size belongs to the preceding block.
         let mut kept = 0;
         let mut gap = |from: u64, until: u64, kept: u64| {
             let bytes = until.saturating_sub(from);

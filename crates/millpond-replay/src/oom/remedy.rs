@@ -22,7 +22,7 @@ const MOST_CALLS: usize = 16_000_000;
 /// The most remedies of each kind.
 const MOST_REMEDIES: usize = 3;
 
-/// What remedies leave free counts as equal if it differs by less than one part in so many of the device.
+/// The spare bytes of two remedies count as equal if they differ by less than one part in this many of the device.
 const ALIKE: u64 = 50;
 
 /// How a remedy is applied.
@@ -38,7 +38,7 @@ pub enum RemedyKind {
     Policy,
 }
 
-/// Something that serves a request that was refused.
+/// A setting, a change or a policy that serves a refused request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remedy {
     /// How it is applied.
@@ -81,8 +81,8 @@ pub(super) struct Trials<'a> {
     pub(super) own: &'a Own,
     /// The threads to use.
     pub(super) threads: Threads,
-    /// The index of the request that the recorded allocator refused. `None` if a replay refused it, which need
-    /// not be made again.
+    /// The index of the request that the recorded allocator refused. `None` if a replay refused it. That replay
+    /// is not repeated.
     pub(super) request: Option<usize>,
     /// Whether the program holds more than the device has, so that no allocator can serve the request.
     pub(super) is_too_large: bool,
@@ -114,8 +114,8 @@ impl Trials<'_> {
             Some(self.serves(&candidates[index]))
         });
         let mut remedies: Vec<Remedy> = results.into_iter().flatten().chain(changes).collect();
-        // The sort is stable, so that of remedies that are alike the one that was tried first stays first: the
-        // simpler one, and one whose replay is exact.
+        // The sort is stable. So of equal remedies, the one that was tried first stays first. It is simpler, or
+        // its replay is exact.
         let step = (self.device.bytes.unwrap_or(u64::MAX) / ALIKE).max(1);
         remedies.sort_by_key(|remedy| {
             let needs_devices = edit::need_devices(remedy.edits.iter().map(String::as_str));

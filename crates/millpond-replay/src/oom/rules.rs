@@ -1,4 +1,4 @@
-//! Which free range of an allocator may serve which request.
+//! The rules by which a free range of an allocator may serve a request.
 
 use super::layout::Hole;
 use crate::program::Wanted;
@@ -35,7 +35,7 @@ impl Rules {
     }
 
     /// Returns whether a request of this size is served only from segments for small requests, or only from
-    /// others. Returns `None` if there is no such difference.
+    /// others. Returns `None` if the allocator does not separate small requests.
     pub(crate) fn is_small(&self, requested: u64) -> Option<bool> {
         let torch = self.torch.as_ref()?;
         TorchNative::block_bytes(torch, requested).map(|bytes| bytes <= SMALL)
@@ -49,8 +49,8 @@ impl Rules {
         }
     }
 
-    /// Returns the bytes up to which a gap behind a block is part of the block, because the allocator does not
-    /// split off so little. `small` says whether the segment is for small requests.
+    /// Returns the largest gap behind a block that belongs to the block, because the allocator does not split
+    /// off less. `small` says whether the segment is for small requests.
     pub(crate) fn kept(&self, block: u64, small: bool) -> u64 {
         match &self.torch {
             Some(conf) if !self.paged && !small => {

@@ -24,8 +24,8 @@ pub(crate) struct Blobs {
 }
 
 impl Blobs {
-    /// Encodes everything. If `room` is short, it leaves out the addresses of the blocks that cover the least
-    /// area, and the recorded times if they alone would not fit.
+    /// Encodes everything. If `room` is too small, it leaves out the addresses of the blocks that cover the
+    /// least area, and the recorded times if they alone would not fit.
     ///
     /// The curves are always complete. Only the list of blocks that are drawn one by one is cut. So a
     /// recording of far more than a million events can still exceed the limit.
@@ -91,7 +91,7 @@ fn keeping(lives: &[Life], part: f64) -> Threshold {
     Threshold(area * (1.0 + 1e-9) + 1.0)
 }
 
-/// Returns the tags, and for each the frame of its stack that a person recognises.
+/// Returns the tags and the call site of each.
 fn tags(trace: &Trace) -> Blob {
     let names: Vec<&str> = trace.tags.iter().collect();
     let mut blob = Blob::default();

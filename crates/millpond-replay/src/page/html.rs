@@ -34,9 +34,9 @@ const SCRIPT: &str = concat!(
 
 /// Writes `page` as one self-contained file that needs no network and no other file.
 ///
-/// Up to about a million events and ten policies it stays below 15 MB. Every curve is exact at every event.
-/// If space is short, the blocks that cover the least area of the address picture are counted there and not
-/// drawn one by one.
+/// The file stays below 15 MB for up to about a million events and ten policies. Every curve is exact at every
+/// event. If there is not enough space, the blocks that cover the least area of the address picture are counted
+/// and not drawn one by one.
 ///
 /// # Errors
 /// Returns the errors of `out`.
@@ -177,8 +177,8 @@ fn figures(page: &Page<'_>, requested: &[u64], out: &mut impl Write) -> io::Resu
     writeln!(out, "</div>")
 }
 
-/// Returns what the recommended policy saves, what the policy in use takes, and the meaning of both. `None` if either
-/// is missing or runs out of memory.
+/// Returns the bytes that the recommended policy saves, the bytes of the policy in use, and a description of these
+/// bytes. `None` if either is missing or runs out of memory.
 fn saving(page: &Page<'_>) -> Option<(u64, u64, &'static str)> {
     let finished = |index: Option<usize>| {
         page.runs

@@ -1,4 +1,4 @@
-//! The data of a page. The page neither replays nor judges.
+//! The input of a page. The page itself replays nothing and draws no conclusions.
 
 use millpond_trace::Trace;
 
@@ -56,7 +56,7 @@ pub struct Page<'a> {
     /// The event at which the page opens, under the policy the recorded program used. `None` opens it at the
     /// peak, under the best policy.
     pub opens_at: Option<u32>,
-    /// Heads of the result table; the first column holds the policy's name.
+    /// Headings of the result table. The first column contains the policy's name.
     pub columns: Vec<String>,
     /// The formatted result table. The first cell of a row is the name of its run.
     pub rows: Vec<Vec<String>>,

@@ -10,9 +10,9 @@
 //! If only a part was replayed, `window.rs` first makes a recording of that part.
 //!
 //! The file contains no pictures and no samples. It contains the recording and the result of each policy,
-//! compressed so well that a million events and ten policies stay below 15 MB. The script in it (`assets/`)
-//! computes every picture from them, so every figure on the page is exact at any zoom. An overview of a few
-//! thousand numbers is painted before the rest is decoded.
+//! compressed to less than 15 MB for a million events and ten policies. The script in it (`assets/`) computes
+//! every picture from them, so every figure on the page is exact at any zoom. An overview of a few thousand
+//! numbers is painted before the rest is decoded.
 
 mod blobs;
 mod html;

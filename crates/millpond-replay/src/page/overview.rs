@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_glance_keeps_extremes_and_ends_with_the_run() {
+    fn an_overview_keeps_extremes_and_ends_with_the_run() {
         let mut values = vec![10; 64_000];
         values[31_000] = 100;
         let steps = quantise(&values, 64_000, 100);

@@ -1,9 +1,9 @@
 //! Encodes one policy's result as columns: the slack of each block, its address, and the reserved bytes.
 //!
 //! An allocator returns the same addresses again and again. So an address is first compared with a few likely
-//! ones: the place where a block of this size was freed last, the last place of a block with this tag, the
-//! place where any block was freed last, and the end of the previous block. An address is written out only if
-//! none of them matches. `places.js` makes the same guesses in the same order.
+//! ones: the last address of a block with this tag and requested size, the address of the last freed block of
+//! this size, the address of the last freed block of any size, and the end of the previous block. An address is
+//! written out only if none of them matches. `places.js` makes the same guesses in the same order.
 
 use std::collections::HashMap;
 
@@ -72,7 +72,7 @@ impl Rounding {
                 .filter(|(life, block)| life.requested + rule.slack(life.requested) == **block)
                 .count()
         };
-        // Of several equal rules, this takes the smallest multiple.
+        // Of equally good rules, this takes rounding to a power of two, or else the smallest multiple.
         rules.rev().max_by_key(explained).unwrap_or(Rounding(1))
     }
 

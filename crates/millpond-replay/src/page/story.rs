@@ -106,7 +106,7 @@ pub(crate) fn held(trace: &Trace, lives: &[Life], bytes: impl Fn(usize) -> u64) 
     after
 }
 
-/// The recording's columns, in the order in which `story.js` reads them.
+/// Encodes the recording's columns in the order in which `story.js` reads them.
 pub(crate) fn blob(trace: &Trace, lives: &[Life]) -> Blob {
     let mut blob = Blob::default();
     let actions: Vec<u8> = trace.events.iter().map(|event| event.action as u8).collect();

@@ -1,5 +1,5 @@
-//! Checks the promises of a page: nothing foreign runs or loads, it stays small, and the script decodes it
-//! exactly.
+//! Checks the guarantees of a page: it runs and loads only its own content, it stays small, and the script
+//! decodes it exactly.
 
 use std::fmt::Write as _;
 
@@ -111,7 +111,7 @@ fn written(page: &Page<'_>) -> String {
 }
 
 #[test]
-fn no_name_can_run_or_load_anything() {
+fn names_cannot_run_scripts_or_load_content() {
     let evil = "</script><img src=x onerror=alert(1)><!--<script>\" onload='alert(2)' https://evil.example/";
     let trace = program(300, &[evil, "a;b;c;d"]);
     let placement = placement(&trace, 7, None);
@@ -176,7 +176,7 @@ fn the_answer_and_figures_with_their_moments_come_first() {
     ] {
         assert!(html.contains(part), "{part}");
     }
-    // The bytes that are needed answer the question, if they are known.
+    // If the needed bytes are known, they are the main figures.
     (runs[0].needs, runs[1].needs) = (Some(8 << 30), Some(6 << 30));
     let html = written(&page(&trace, &runs));
     assert!(html.contains("<dd>8.00 GiB<small>one</small><small>needed; "));
@@ -202,7 +202,7 @@ fn runs<'a, const N: usize>(names: [&'a str; N], placements: &'a [Placement]) ->
 
 #[test]
 #[ignore = "needs node"]
-fn a_page_opens_with_three_lines_at_the_moment_that_matters() {
+fn a_page_opens_at_the_peak_or_the_failure_with_the_relevant_policies() {
     let trace = program(1000, &["a"]);
     let placements = [
         placement(&trace, 1, None),
@@ -275,7 +275,7 @@ fn the_allocated_curve_is_the_sum_of_live_blocks() {
 /// The script is the decoder, so this round trip runs it, with a limit too small to keep all addresses.
 #[test]
 #[ignore = "needs node"]
-fn the_script_reads_back_what_was_written() {
+fn the_script_decodes_the_page_exactly() {
     let trace = program(20_000, &["a;b.0;c;d", "a;b.1;c;e", "", "x<y<z"]);
     let placements = [
         placement(&trace, 1, None),
@@ -334,7 +334,7 @@ fn read_back(trace: &Trace, runs: &[Run<'_>], limit: u64) -> (Vec<f64>, f64) {
     (serde_json::from_value(sums).unwrap(), threshold.unwrap())
 }
 
-/// Returns what a script of `check` says about a page.
+/// Returns the output of a script of `check` for a page.
 fn asked(script: &str, page: &Page<'_>, limit: u64) -> serde_json::Value {
     let name = format!("millpond-page-{}-{limit}-{script}.html", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -360,7 +360,7 @@ fn sum(length: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
     (0..length).fold(0.0, |total, i| total + value(i) * ((i % 97) + 1) as f64)
 }
 
-/// Returns a policy whose reserved bytes change with every call.
+/// Returns the placement of a policy whose reserved bytes change with every call.
 fn cacheless(trace: &Trace) -> Placement {
     let mut placement = placement(trace, 5, None);
     let lives = story::lives(trace);
@@ -375,7 +375,7 @@ fn cacheless(trace: &Trace) -> Placement {
 
 #[test]
 #[ignore = "a million events: seconds in release, minutes without"]
-fn a_million_random_events_and_ten_policies_fit() {
+fn a_million_random_events_and_ten_policies_fit_into_the_size_limit() {
     let trace = program(1_000_000, &["a;b;c;d", "a;b;c;e", "f;g;h;i"]);
     let placements: Vec<Placement> = (0..9)
         .map(|seed| placement(&trace, seed + 11, None))
@@ -395,7 +395,7 @@ fn a_million_random_events_and_ten_policies_fit() {
 }
 
 #[test]
-fn a_window_is_a_recording_of_what_was_replayed() {
+fn a_window_becomes_a_recording_of_the_replayed_part() {
     let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,old\n5,alloc,2,64000000,0,before\n\
         8,free,2,64000000,0,\n10,alloc,3,5000000,0,new\n20,free,1,3000000,0,\n30,alloc,4,1000000,0,new\n\
         90,alloc,5,99000000,0,after\n";
@@ -459,7 +459,7 @@ fn begins_with_a_completed_free() -> Trace {
 }
 
 #[test]
-fn a_free_completed_first_takes_nothing_from_what_is_held() {
+fn a_completed_free_at_the_start_does_not_reduce_the_held_bytes() {
     let trace = begins_with_a_completed_free();
     let lives = story::lives(&trace);
     assert_eq!(
@@ -489,7 +489,7 @@ fn a_free_completed_first_takes_nothing_from_what_is_held() {
 
 #[test]
 #[ignore = "needs node"]
-fn the_script_takes_nothing_from_what_is_held_either() {
+fn the_script_does_not_reduce_the_held_bytes_for_a_completed_free() {
     let (sums, _) = read_back(&begins_with_a_completed_free(), &[], PAGE_BYTES);
     assert_eq!(sums[0], sum(2, |i| [0.0, 64.0][i]));
 }

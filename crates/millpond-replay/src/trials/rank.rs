@@ -4,8 +4,8 @@ use super::Trial;
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// Amounts of memory that differ by less than this share count as equal, and fewer stalls then decide. Nobody buys
-/// a device that is larger by a few per cent, but a program that waits is slower in every step.
+/// Amounts of memory that differ by less than this share count as equal, and fewer stalls then decide. A few per
+/// cent of memory rarely require another device, but a program that stalls is slower in every step.
 const ALIKE: f64 = 0.02;
 
 /// The smallest share of the memory that is worth reporting.
@@ -24,8 +24,8 @@ const TIME_WORTH: f64 = 0.05;
 /// milliseconds. A good policy itself takes that much.
 const TIME_PER_CALL: f64 = 0.0005;
 
-/// The smallest difference in driver time over the whole run that is worth a setting, in milliseconds. Nobody
-/// would notice less.
+/// The smallest difference in driver time over the whole run that is worth a setting, in milliseconds. A
+/// smaller difference is not noticeable.
 const TIME_NOTICED: f64 = 10.0;
 
 /// An advantage of one setting over another.
@@ -33,7 +33,7 @@ const TIME_NOTICED: f64 = 10.0;
 #[serde(rename_all = "snake_case", tag = "kind")]
 #[non_exhaustive]
 pub enum Gain {
-    /// The program finishes, which it did not before.
+    /// The program finishes under the new setting, but not under the old one.
     Fits,
     /// The program needs less memory.
     Needs {

@@ -61,7 +61,7 @@ fn search(trace: &Trace, options: &Options, family: Family) -> TunedFamily {
 }
 
 #[test]
-fn finds_what_avoids_fragmentation() {
+fn the_search_finds_a_setting_that_avoids_fragmentation() {
     let found = torch_for(&fragmenting(), Device::UNLIMITED, 1);
     let line = found.line().expect("it fits");
     assert!(line.starts_with("export PYTORCH_CUDA_ALLOC_CONF="), "{line}");
@@ -78,7 +78,7 @@ fn finds_what_avoids_fragmentation() {
     assert_eq!(best.settings, 1, "one setting is enough here: {best:?}");
 }
 
-/// The native policy gives its cache back before it fails, so that its peak on a device without a limit says nothing.
+/// The native policy releases its cache before it fails. So its peak on a device without a limit is not the memory that the program needs.
 #[test]
 fn settings_that_only_lower_the_peak_save_no_memory() {
     let found = torch(Device::UNLIMITED, 1);
@@ -126,7 +126,7 @@ fn the_recommended_setting_is_first_and_the_index_of_the_default_is_right() {
 }
 
 #[test]
-fn no_setting_is_tried_that_a_pytorch_in_use_would_refuse() {
+fn settings_that_older_releases_of_pytorch_refuse_are_not_tried() {
     let found = torch(Device::UNLIMITED, 1);
     assert!(
         found
@@ -137,7 +137,7 @@ fn no_setting_is_tried_that_a_pytorch_in_use_would_refuse() {
 }
 
 #[test]
-fn every_setting_of_a_space_is_understood() {
+fn every_setting_of_a_space_can_be_parsed() {
     let device = Device {
         bytes: Some(4 << 30),
         ..Device::UNLIMITED
@@ -152,12 +152,12 @@ fn every_setting_of_a_space_is_understood() {
 }
 
 #[test]
-fn threads_change_nothing() {
+fn the_number_of_threads_does_not_change_the_result() {
     assert_eq!(torch(Device::UNLIMITED, 1), torch(Device::UNLIMITED, 3));
 }
 
 #[test]
-fn nothing_is_tried_twice_and_all_is_understood() {
+fn every_setting_is_valid_and_tried_only_one_time() {
     let found = torch(
         Device {
             bytes: Some(2 << 30),
@@ -208,7 +208,7 @@ fn tried(conf: &str, peak: u64, stalls: u64, modelled_driver_ms: f64) -> Trial {
 }
 
 #[test]
-fn a_per_cent_less_is_not_bought_with_stalls() {
+fn slightly_less_memory_does_not_outweigh_stalls() {
     let mut trials = vec![
         tried("", 1000, 10, 5.0),
         tried("tight", 985, 500, 5.0),
@@ -222,7 +222,7 @@ fn a_per_cent_less_is_not_bought_with_stalls() {
 }
 
 #[test]
-fn settings_without_an_effect_are_no_gain() {
+fn settings_with_a_negligible_effect_are_not_recommended() {
     let trials = [
         tried("", 1000, 10, 5.0),
         tried("a", 997, 10, 4.9),

@@ -15,7 +15,7 @@ use serde::Serialize;
 /// The least share of the memory needed that a proposal must save.
 const WORTH: f64 = 0.02;
 
-/// The most proposals. The changes with which the program holds least are measured.
+/// The most proposals. The changes with the lowest peaks of the program are measured.
 const MOST: usize = 6;
 
 /// A change of the program, or two together, with which it needs less memory. All figures but `fits` are smallest
@@ -93,10 +93,10 @@ struct Replays<'a> {
 type Measured = (Vec<Edit>, Proposal);
 
 impl Replays<'_> {
-    /// Replays with the changes after which the program holds least. Returns those that save enough memory.
+    /// Replays the program with the changes that give it the lowest peaks. Returns those that save enough memory.
     fn measure(&self, changes: Vec<Vec<Edit>>) -> Vec<Measured> {
         let threads = &self.prepared.options().threads;
-        // What the program holds is a bound that no allocator changes.
+        // The peak of the program is a lower bound for every allocator.
         let mut promising = parallel::map(threads, changes.len(), |index| {
             Some((self.edited(&changes[index])?.1.peak_requested, index))
         });

@@ -50,8 +50,8 @@ pub(super) struct Found<T> {
 }
 
 /// Returns the settings with which the program needs the least memory. Settings with few keys are tried first, and
-/// longer ones replace them only if they save one per cent more. Settings that stall often wherever they save memory
-/// are left out.
+/// longer ones replace them only if they save one per cent more. Settings that save memory only with many stalls are
+/// left out.
 ///
 /// Returns `None` if nothing saves one per cent, unless the program's own allocator does not finish on the device and
 /// another one does.
@@ -66,7 +66,7 @@ pub(super) fn better<T: Send>(
     let mut best: Option<Found<T>> = None;
     for Candidate { setup, apply } in in_order {
         let so_far = best.as_ref().map_or(own_result, |best| &best.result);
-        // One replay tells whether the search for the smallest device is worth its many replays.
+        // One replay shows whether the search for the smallest device is worth its many replays.
         if !can_be_better(prepared, setup, so_far) {
             continue;
         }

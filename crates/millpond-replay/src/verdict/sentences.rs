@@ -44,7 +44,7 @@ struct Facts<'a> {
     peak: u64,
     allocations: f64,
     device: Option<u64>,
-    /// The bytes that the recorded program could have when it ran out of memory.
+    /// The bytes that were available to the recorded program when it ran out of memory.
     had: Option<u64>,
     own: &'a Choice,
     better: Option<&'a Choice>,
@@ -100,7 +100,7 @@ impl Facts<'_> {
         }
     }
 
-    /// The program holds more than the device has.
+    /// Returns the sentences for a program that holds more than the device has.
     fn too_much(&self, device: u64) -> Vec<String> {
         let mut all = vec![format!(
             "No allocator can run this in {}: the program itself holds {} at its peak, {} too much.",
@@ -120,7 +120,7 @@ impl Facts<'_> {
         all
     }
 
-    /// The program could run on the device, but does not under its own allocator.
+    /// Returns the sentences for a program that could run on the device, but not under its own allocator.
     fn fails(&self, device: u64) -> Vec<String> {
         let own = self.own;
         let needs = own.needs().map_or_else(String::new, |needs| {
@@ -157,7 +157,8 @@ impl Facts<'_> {
         all
     }
 
-    /// Says what the program's own allocator takes beyond what the program holds, and the evidence.
+    /// Returns a sentence about the bytes that the program's own allocator needs beyond the peak of the
+    /// program, with the evidence.
     fn waste(&self) -> Option<String> {
         let needs = self.own.needs()?;
         let waste = needs.saturating_sub(self.peak);
@@ -192,7 +193,7 @@ impl Facts<'_> {
         })
     }
 
-    /// Says what to change.
+    /// Returns a sentence about the better setting, or about the lack of one.
     fn advice(&self) -> String {
         let Some(better) = self.better else {
             let fails = self.own.result.first_failure.is_some();
@@ -229,7 +230,7 @@ impl Facts<'_> {
         )
     }
 
-    /// Says how much more time the driver takes, if that is noticeable.
+    /// Returns words about the additional driver time, if it is noticeable.
     fn price(&self, better: &Choice) -> String {
         let extra = better.result.modelled_driver_ms - self.own.result.modelled_driver_ms;
         let is_noticed = 1000.0 * extra >= TIME_NOTICED * self.allocations && extra >= 1.0;

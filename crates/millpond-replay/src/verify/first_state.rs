@@ -2,7 +2,7 @@
 //!
 //! A snapshot records the *requested* size of each block. Only for blocks that live to its end does it also
 //! record the size of the block. For a block that lived before the history and was freed within it, the size
-//! must be inferred. A large block keeps up to 1 MiB behind it that was too small to split off. Two facts
+//! must be inferred. A large block keeps a remainder of up to 1 MiB that was too small to split off. Two facts
 //! determine the size.
 //!
 //! - The large pool contains no free block that small. So a gap of up to 1 MiB behind a block belongs to it.
@@ -19,7 +19,7 @@ use millpond_engine::policies::TorchNative;
 use millpond_trace::{InitialBlock, InitialSegment, Trace};
 use std::collections::{BTreeMap, HashMap};
 
-/// The smallest remainder that the large pool splits off, in bytes.
+/// The largest remainder that the large pool does not split off, in bytes.
 const WORTH_SPLITTING: u64 = 1 << 20;
 
 /// One segment of the first state with its blocks as address, bytes of the block, and requested bytes.

@@ -5,16 +5,16 @@
 //!               analysis::blocks     the table of blocks, in parts that are made while the recording is walked
 //!               told.rs, stacks.rs   findings, steps, missing parts; names of functions, on request
 //!               replayed.rs          the memory that other policies would have taken, on request
-//!               clock.rs             where each of several recordings begins on the common axis
-//!   Trace   ──▶ answer.rs            what the program needs, in a few sentences
+//!               clock.rs             the start of each recording on the common time axis
+//!   Trace   ──▶ answer.rs            the memory that the program needs, in a few sentences
 //!                     │
 //!                     ▼
 //!               page.rs, assets/     one page for both: it requests these from a server, or contains them (`embed.rs`)
 //! ```
 //!
 //! The queries run in the page itself (`assets/table.js`, `assets/lens.js`, `assets/window.js`). A server
-//! only sends the recording and answers no queries. So a file that was written for somebody else can do
-//! everything that the server's page can.
+//! only sends the recording and answers no queries. So a page in a file answers the same queries as a page from
+//! a server.
 
 mod answer;
 mod clock;

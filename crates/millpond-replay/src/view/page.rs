@@ -39,7 +39,7 @@ pub struct Served<'a> {
     pub version: &'a str,
     /// Policies under which the recordings are replayed from the start.
     pub policies: &'a [String],
-    /// Where the recordings begin on the axis, from [`offsets`](super::offsets).
+    /// The starts of the recordings on the time axis, from [`offsets`](super::offsets).
     pub offsets: Result<Vec<u64>, String>,
 }
 

@@ -28,7 +28,7 @@ pub enum WhatIfError {
     Replay(#[from] ReplayError),
 }
 
-/// A recording prepared for replays. All of it is in memory.
+/// A recording prepared for replays. It is completely in memory.
 #[derive(Debug)]
 pub struct WhatIf {
     traces: Traces,
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_devices_are_added_up_to_where_one_ends() {
+    fn lines_of_devices_are_summed_until_the_first_one_ends() {
         let line = |changes: &[(u64, u64)], stopped| ReservedLine {
             changes: changes.to_vec(),
             peak: changes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_many_changes_keeps_the_most_of_each_stretch() {
+    fn a_line_of_many_changes_keeps_the_maximum_of_each_range() {
         let changes: Vec<(u64, u64)> = (0..10).map(|time| (time, [7, 1, 9][time as usize % 3])).collect();
         assert_eq!(thinned(&changes, 10), (changes.clone(), false));
         let (few, coarse) = thinned(&changes, 4);

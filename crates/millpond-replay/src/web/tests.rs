@@ -5,7 +5,7 @@ use super::STYLE;
 /// The smallest distance of two bands in the CIELAB space. Below about 10, adjacent areas look alike.
 const LEAST: f64 = 15.0;
 
-/// Maps linear light to what people without one kind of cones see (Machado and others, 2009).
+/// Matrices that map linear light to the light that people without one kind of cones see (Machado and others, 2009).
 const SIGHTS: [(&str, [[f64; 3]; 3]); 4] = [
     ("all cones", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
     (
@@ -41,7 +41,7 @@ fn colours(name: &str) -> Option<[String; 2]> {
     Some([light.to_owned(), dark.to_owned()])
 }
 
-/// Returns what somebody sees of a colour, in CIELAB.
+/// Returns a colour as it is seen with this vision, in CIELAB.
 fn seen(colour: &str, sight: &[[f64; 3]; 3]) -> [f64; 3] {
     let part = |at: usize| f64::from(u8::from_str_radix(&colour[at..at + 2], 16).expect("a colour")) / 255.0;
     let linear = [1, 3, 5].map(|at| match part(at) {
@@ -64,7 +64,7 @@ fn seen(colour: &str, sight: &[[f64; 3]; 3]) -> [f64; 3] {
 }
 
 #[test]
-fn bands_stay_apart_without_colour_vision_in_light_and_dark() {
+fn bands_are_distinct_with_colour_blindness_in_light_and_dark() {
     let hues: Vec<[String; 2]> = (0..).map_while(|hue| colours(&format!("tag-{hue}"))).collect();
     assert_eq!(hues.len(), 5);
     for (theme, of) in ["light", "dark"].iter().enumerate() {
@@ -81,7 +81,7 @@ fn bands_stay_apart_without_colour_vision_in_light_and_dark() {
 }
 
 #[test]
-fn every_look_has_a_class() {
+fn every_style_of_a_band_has_a_css_class() {
     for band in 0..10 {
         let class = format!(".tag-{band} {{");
         assert!(STYLE.contains(&class), "{class}");

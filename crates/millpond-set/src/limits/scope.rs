@@ -13,8 +13,8 @@ use std::thread;
 /// The number of places that are distinguished.
 const SITES: usize = 512;
 
-/// A scope whose memory use is compared with limits: the use of its thread while it lives, and that of the threads that join it.
-/// [`Limits::enter`] creates it. It cannot be sent to another thread.
+/// A scope whose memory use is compared with limits. It counts the use of its thread while it exists, and the use of the threads
+/// that join it. [`Limits::enter`] creates it. It cannot be sent to another thread.
 ///
 /// If it is dropped without [`end`](Self::end) or [`assert`](Self::assert), it reports exceeded limits on standard error, except
 /// during a panic.
@@ -131,7 +131,7 @@ impl LimitsScope {
         }
     }
 
-    /// Ends the scope without a comparison with the limits.
+    /// Ends the scope without comparing its use with the limits.
     pub(super) fn measure(mut self) -> Result<Usage, LimitsError> {
         let outcome = self.leave().ok_or(LimitsError::TooMany)?;
         self.limits.refuse_samples()?;

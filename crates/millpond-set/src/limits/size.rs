@@ -3,7 +3,7 @@
 use millpond_engine::{ParseSizeError, parse_size};
 
 /// A size in bytes: a number, or a text that [`parse_size`](millpond_engine::parse_size) accepts, for example `"24 MiB"`. A negative
-/// number is invalid.
+/// number counts as 0.
 #[derive(Clone, Debug)]
 pub struct Size(Result<u64, ParseSizeError>);
 

@@ -78,7 +78,7 @@ impl PoolsBuilder {
         builder.build(device)
     }
 
-    /// Prepares the small sizes in the host's pool, unless settings for this exist.
+    /// Prepares blocks of small sizes in the host pool, unless a setting says otherwise.
     pub(super) fn carve_small_sizes(mut self) -> Self {
         self.carves = true;
         self
@@ -120,7 +120,7 @@ impl PoolsBuilder {
         }
     }
 
-    /// Returns an error if the settings do not apply to pools that are created later.
+    /// Returns an error if the settings cannot be applied to pools that are created later.
     pub(super) fn check_change(&self, text: &str) -> Result<(), ConfError> {
         let templates = self.own.iter().map(|(_, own)| own).chain([&self.template]);
         templates

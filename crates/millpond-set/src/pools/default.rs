@@ -6,8 +6,8 @@ use millpond_os::ranked::{InTurn, Rank, Shared};
 use millpond_os::reentrancy::inside;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// The default set. Every thread that accesses any set also holds this lock for reading, so that one lock is enough to bring all
-/// sets to rest around a fork.
+/// The default set. Every thread that accesses any set also holds this lock for reading. A fork therefore only needs to hold
+/// this lock for writing to keep all sets unchanged.
 static DEFAULT: Shared<Option<Pools>> = Shared::new(Rank::Sets, None);
 
 type Read = InTurn<RwLockReadGuard<'static, Option<Pools>>>;
@@ -25,7 +25,7 @@ fn write() -> Write {
     DEFAULT.write()
 }
 
-/// No fork begins while this is held. Only locks of sets are taken while it is held.
+/// A guard that keeps a fork from beginning. Only locks of sets are taken while it is held.
 pub(super) struct AtWork(#[expect(dead_code, reason = "held")] Read);
 
 pub(super) fn at_work() -> AtWork {

@@ -23,8 +23,8 @@ impl Devices {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the existing pools. Returns none in the child of a fork, where they cannot be used, and where the list may be locked
-    /// by a thread that does not exist.
+    /// Returns the existing pools. Returns none in the child of a fork: the child cannot use the pools, and a thread that does not
+    /// exist in the child may hold the lock of the list.
     pub(super) fn pools(&self) -> Vec<DevicePool> {
         if !millpond_cuda::is_in_use() {
             return Vec::new();
@@ -78,7 +78,7 @@ impl Pools {
     }
 
     /// Returns the queue of a CUDA device's [pool](Self::cuda) and its legacy default stream, and creates it if necessary. Tensors that
-    /// are created on a device, and not on a queue of the program, are created on it.
+    /// are created on a device without an explicit queue use this queue.
     ///
     /// ```
     /// use millpond::cuda::DeviceTensor;

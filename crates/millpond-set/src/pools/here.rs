@@ -48,7 +48,8 @@ pub fn with_host<R>(work: impl FnOnce(&Pool) -> R) -> Result<R, PoolError> {
         other => look(other)?,
     };
     let result = work(&here.pool);
-    // `work` may have stored an entry. A change of the current pool would have been counted.
+    // `work` may have stored another entry, which is dropped. If the current pool has changed in the meantime, the counters
+    // differ and the next call looks it up again.
     let before = HERE.try_with(|place| place.replace(Some(here)));
     drop(before);
     Ok(result)

@@ -127,7 +127,7 @@ impl Pools {
         drop(gone);
     }
 
-    /// Attaches a value to each event of every pool.
+    /// Attaches a value to each event of every pool, or removes it.
     pub fn set_context(&self, context: Option<Context>) {
         let before = self
             .set

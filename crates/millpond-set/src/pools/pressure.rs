@@ -23,8 +23,8 @@ fn relieve(set: &Weak<Set>, device: Option<Device>, to: Level) {
 impl Pools {
     /// Watches memory on a separate thread until the result is dropped. When memory becomes scarce, the pools free unused memory
     /// ([`trim`](Self::trim) at [`Level::High`], [`compact`](Self::compact) at [`Level::Critical`]), and then the callbacks of the
-    /// builder are called. All calls are made without a lock, and only when the level changes. For memory that stays scarce there
-    /// is also [`trim_at_pressure`](millpond_pool::PoolBuilder::trim_at_pressure).
+    /// builder are called. All calls are made without a lock, and only when the level changes. For memory that stays scarce, use
+    /// [`trim_at_pressure`](millpond_pool::PoolBuilder::trim_at_pressure) as well.
     ///
     /// When a device's memory reaches a level, the set's pool of that device does the same, and waits for the device.
     ///
@@ -50,7 +50,8 @@ impl Pools {
         watch.trim(move |change| relieve(&set, None, change.to)).start()
     }
 
-    /// Does the same with an existing watch, until the result is dropped.
+    /// Frees unused memory like [`watch_pressure`](Self::watch_pressure), but with an existing watch, until the result is
+    /// dropped.
     ///
     /// ```
     /// use millpond::{Pools, pressure::Watch};

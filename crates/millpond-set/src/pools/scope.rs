@@ -46,7 +46,8 @@ fn leave() {
             return set(Some(entered));
         }
         set(entered.around.take());
-        // This is dropped when the list is consistent again, because its pools may close, and their observers may call `pools()`.
+        // The scope is dropped after the list is consistent again, because its pools may close, and their observers may call
+        // `pools()`.
         drop(entered);
     }
 }
@@ -106,13 +107,13 @@ impl Drop for PoolsScope {
 
 impl Pools {
     /// Makes this set the current one of this thread until the result is dropped: at the end of a block, explicitly, or by a panic.
-    /// Then the previous set is current again, and this set is [cleared](Self::clear). Buffers may outlive the scope. All memory is
-    /// freed with the last handle of the set and the last buffer.
+    /// Then the previous set is current again, and this set is [cleared](Self::clear). Buffers may outlive the scope. The remaining
+    /// memory is freed when the last handle of the set and the last buffer are dropped.
     ///
-    /// A scope belongs to one thread. Threads that are spawned in it begin with the process's default set, and [join](Self::join)
-    /// or enter the set themselves. Scopes may end in any order: the current one is the last that was entered and lives. On an
-    /// executor that runs several tasks on one thread, do not hold a scope across an `await`, because it would apply to the other
-    /// tasks too.
+    /// A scope belongs to one thread. Threads that are spawned in it begin with the process's default set. They can
+    /// [join](Self::join) or enter this set. Scopes may end in any order: the current one is the last that was entered and lives.
+    /// On an executor that runs several tasks on one thread, do not hold a scope across an `await`, because it would apply to the
+    /// other tasks too.
     ///
     /// ```
     /// use millpond::{Pools, pools};
@@ -151,7 +152,7 @@ impl Pools {
         PoolsScope::new(self.clone(), false)
     }
 
-    /// Runs `work` with this set in force, as [`enter`](Self::enter) does.
+    /// Runs `work` while this set is the current one of this thread, as with [`enter`](Self::enter).
     ///
     /// ```
     /// let sum = millpond::Pools::new().scope(|| {

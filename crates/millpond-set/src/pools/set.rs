@@ -91,8 +91,8 @@ impl Set {
         }
     }
 
-    /// Reads or changes the state. `work` calls no callback and drops nothing of the caller. Its allocations do not come from the
-    /// program's pool, so no observer is called under the lock.
+    /// Reads or changes the state. `work` calls no callback and drops no value of the caller. Its allocations do not come from
+    /// the program's pool, so no observer is called under the lock.
     fn with<R>(&self, work: impl FnOnce(&mut SetState) -> R) -> R {
         let _inside = inside();
         let _at_work = at_work();
@@ -143,8 +143,8 @@ impl Set {
                     let name = self.rules.name_of(place);
                     return Err(PoolError::Reentered { name });
                 }
-                // The wait takes a fraction of a millisecond, once for each pool. A condition variable would have to be reset in
-                // the child of a fork, and a sleep does not.
+                // The wait takes a fraction of a millisecond, and happens only when a pool is created. Unlike a condition
+                // variable, a sleep needs no reset in the child of a fork.
                 Found::Theirs => thread::sleep(pause),
             }
             pause = (pause * 2).min(Duration::from_millis(2));
@@ -247,7 +247,7 @@ fn keys(text: &str) -> Result<HashSet<String>, ConfError> {
     Ok(keys)
 }
 
-/// A guard that this thread creates a pool. When it is dropped, no thread waits for the pool any more.
+/// A guard that exists while this thread creates a pool. When it is dropped, other threads no longer wait for the pool.
 struct Making<'a> {
     set: &'a Set,
     place: PoolPlace,

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_with_a_sum() {
+    fn display_writes_a_table_with_a_total() {
         let gauge = |current, peak| Gauge { current, peak };
         let entry = |name: &str, kind, stats| PoolsEntry {
             name: name.to_owned(),

@@ -154,7 +154,7 @@ impl ProfilerReport {
         sites
     }
 
-    /// Returns a summary of some lines, with the largest blocks that are live now.
+    /// Returns a short summary, which includes the largest blocks that are live now.
     #[must_use]
     pub fn summary(&self) -> ProfilerSummary<'_> {
         ProfilerSummary {
@@ -164,7 +164,7 @@ impl ProfilerReport {
     }
 }
 
-/// Returns the live pools, with what each has done since `before`.
+/// Returns the live pools, with the operations of each since `before`.
 fn pools(before: &[(u64, PoolStats)]) -> Vec<PoolUse> {
     let mut pools = Vec::new();
     for pool in live_pools() {

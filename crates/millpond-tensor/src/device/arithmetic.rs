@@ -14,7 +14,7 @@ use crate::scalar::Scalar;
 pub(crate) use millpond_cuda::kernels::Wide;
 use millpond_pool::dtype::DType;
 
-/// Returns the type in which kernels compute with a type. Returns an error if there are no kernels for it.
+/// Returns the type in which kernels compute with elements of a type. Returns an error if there are no kernels for it.
 pub(super) fn wide_of(operation: &'static str, dtype: DType) -> Result<Wide, TensorError> {
     with_number!(
         dtype,

@@ -18,8 +18,8 @@ struct Form {
 }
 
 impl Form {
-    /// Returns `None` if neither rows nor columns are contiguous, or if elements are repeated. If both are contiguous,
-    /// the result is by rows.
+    /// Returns the form of a matrix, or `None` if neither rows nor columns are contiguous, or if elements are repeated.
+    /// If both are contiguous, the result is by rows.
     fn of([rows, columns]: [usize; 2], [down, along]: [usize; 2]) -> Option<Self> {
         let form = |by_rows, (outer, outer_apart): (usize, usize), (inner, inner_apart): (usize, usize)| {
             let contiguous = inner <= 1 || inner_apart == 1;
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(Form::of([1, 4], [77, 5]), form(false, 5));
         assert_eq!(Form::of([4, 1], [5, 77]), form(true, 5));
         assert_eq!(Form::of([1, 1], [0, 0]), form(true, 1));
-        // Neither contiguous; repeated; too large.
+        // Here neither rows nor columns are contiguous, elements overlap, or a stride is too large.
         assert_eq!(Form::of([3, 4], [8, 2]), None);
         assert_eq!(Form::of([3, 4], [0, 1]), None);
         assert_eq!(Form::of([3, 4], [3, 1]), None, "rows overlap");

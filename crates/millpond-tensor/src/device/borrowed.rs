@@ -1,4 +1,4 @@
-//! Borrowed views of elements on a device, whoever owns them.
+//! Borrowed views of elements on a device. The elements may have any owner.
 
 use super::storage::{DeviceView, ElementMemory};
 use super::{DeviceTensor, DeviceTensorMut};
@@ -69,18 +69,18 @@ pub(super) use borrowed_facts;
 #[derive(Clone, Copy)]
 pub struct DeviceTensorRef<'a> {
     place: ElementMemory<'a>,
-    /// The layout. Its elements lie in the place.
+    /// The layout. Its elements lie in `place`.
     layout: Layout,
 }
 
 impl<'a> DeviceTensorRef<'a> {
     /// Returns a view of a buffer's elements with a shape, row by row.
     ///
-    /// Work on the view is queued on the queue's stream. It is ordered with the buffer's stream: it runs after the work that is queued
-    /// there by then, and later work there runs after it.
+    /// Work on the view is queued on the queue's stream. It is ordered with the buffer's stream: it runs after work that was queued on
+    /// that stream earlier, and before work that is queued on that stream later.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements, or if the queue is another device's.
+    /// Returns an error if the number of elements does not match the shape, or if the queue belongs to another device.
     pub fn from_buffer(
         queue: &'a CudaQueue,
         buffer: &'a impl DeviceElements,
@@ -142,8 +142,7 @@ impl DeviceTensor {
 }
 
 impl<'a> DeviceTensorMut<'a> {
-    /// Returns a view of a buffer's elements with a shape, row by row. Work is ordered as by
-    /// [`DeviceTensorRef::from_buffer`].
+    /// Returns a view of a buffer's elements with a shape, row by row. Work is ordered as with [`DeviceTensorRef::from_buffer`].
     ///
     /// # Errors
     /// Returns the errors of [`DeviceTensorRef::from_buffer`].

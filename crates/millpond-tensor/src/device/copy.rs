@@ -1,4 +1,4 @@
-//! Copies from and to the host and on the device. Tensors are shared instead where possible.
+//! Copies from and to the host, and on the device. If possible, tensors share memory instead.
 
 use super::make::IntoQueue;
 use super::operand::DeviceOperand;
@@ -13,11 +13,12 @@ use millpond_cuda::{CudaDevice, CudaQueue};
 use millpond_os::device::Device;
 use millpond_pool::dtype::Element;
 
-/// Brings a tensor to a device. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, and the host waits until it has
-/// been read. From 16 MiB on, ordinary memory is copied through pinned slots by several threads, as by a [`Staging`](millpond_cuda::Staging).
+/// Brings a tensor to a device. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, and the host waits until
+/// the memory has been read. From 16 MiB on, ordinary memory is copied through pinned slots by several threads, as by a
+/// [`Staging`](millpond_cuda::Staging).
 ///
-/// While the tensor of the host exists, neither tensor can be written. The host waits for the stream when the last tensor on the device is
-/// dropped.
+/// If the memory is shared, neither tensor can be written while both exist, and the host waits for the stream when the last tensor on the
+/// device is dropped.
 impl Destination<Tensor> for &CudaDevice {
     type Tensor = DeviceTensor;
 
@@ -41,8 +42,8 @@ impl Destination<Tensor> for &CudaQueue {
     }
 }
 
-/// Brings a tensor to the host, and waits for the stream. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied, from
-/// 16 MiB on through pinned slots by several threads.
+/// Brings a tensor to the host, and waits for the stream. [Managed memory](millpond_cuda::CudaManaged) is shared. Other memory is copied.
+/// From 16 MiB on, several threads copy it through pinned slots.
 impl Destination<DeviceTensor> for Device {
     type Tensor = Tensor;
 
@@ -60,8 +61,8 @@ impl Destination<DeviceTensor> for Device {
     }
 }
 
-/// Moves a tensor to another pool or stream: it is shared on the same device, and copied through the host to another
-/// device.
+/// Brings a tensor to a device. On the same device, the result shares the storage and keeps its pool and stream. To another device, the
+/// elements are copied through the host.
 impl Destination<DeviceTensor> for &CudaDevice {
     type Tensor = DeviceTensor;
 
@@ -70,8 +71,8 @@ impl Destination<DeviceTensor> for &CudaDevice {
     }
 }
 
-/// Moves a tensor to another pool or stream: it is shared on the same device, and copied through the host to another
-/// device.
+/// Brings a tensor to a device. On the same device, the result shares the storage and keeps its pool and stream. To another device, the
+/// elements are copied through the host.
 impl Destination<DeviceTensor> for &CudaQueue {
     type Tensor = DeviceTensor;
 
@@ -88,7 +89,7 @@ impl DeviceTensor {
     /// Copies the elements, in order, to the host, and waits for the stream.
     ///
     /// # Errors
-    /// Returns an error if they have another type, and errors of the driver.
+    /// Returns an error if they are not of type `T`, and errors of the driver.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         crate::expect(T::DTYPE, self.dtype())?;
         let whole = self.to_contiguous()?;
@@ -114,7 +115,7 @@ impl DeviceTensorMut<'_> {
     /// Copies the elements, in order, to the host, and waits for the stream.
     ///
     /// # Errors
-    /// Returns an error if they have another type, or if memory to reorder them cannot be allocated, and errors of the driver.
+    /// Returns an error if they are not of type `T`, or if memory to reorder them cannot be allocated, and errors of the driver.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         let side = self.side();
         if !side.layout().is_contiguous() {
@@ -141,7 +142,7 @@ impl DeviceTensorMut<'_> {
         }
     }
 
-    /// Overwrites the elements with a number or a truth value.
+    /// Overwrites the elements with a number or a `bool`.
     ///
     /// # Errors
     /// Returns an error if the elements' type cannot represent it, and errors of the driver.

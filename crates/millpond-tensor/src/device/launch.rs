@@ -46,9 +46,9 @@ impl Task<'_> {
     /// Launches the kernel in order with all other uses of its operands.
     pub(super) fn run(self, stream: &CudaStream) -> Result<(), TensorError> {
         let others = others(stream, self.sides);
-        // SAFETY: the caller has exclusive access to the written memory (a borrowed view to write, or a tensor that
-        // nobody has seen), and the read memory is borrowed. Both lie in live storages (invariant of a side) whose
-        // streams are these. The arguments are the kernel's, as the functions of this file put them together.
+        // SAFETY: the caller has exclusive access to the written memory (through a borrowed view for writing, or because the
+        // tensor is new), and the read memory is borrowed. By the invariant of a view, both lie in live storages, and their
+        // streams are these. The functions of this file assemble the arguments that the kernel expects.
         let run = unsafe { kernels::run(self.entry, (stream, &others), self.shape, self.arguments) };
         Ok(run?)
     }
@@ -65,7 +65,7 @@ fn others<'a>(stream: &CudaStream, sides: &[DeviceView<'a>]) -> Vec<&'a CudaStre
     others
 }
 
-/// The destination of an operation. Invariant: access to its elements is exclusive, and each has a place of its own.
+/// The destination of an operation. Invariant: access to its elements is exclusive, and the elements do not overlap.
 pub(super) struct Target<'a>(DeviceView<'a>);
 
 impl<'a> DeviceTensorMut<'a> {
@@ -83,8 +83,8 @@ impl Target<'_> {
         self.0
     }
 
-    /// Lets cuBLAS write the products of the left and right side here, in order with all other uses of them. Returns
-    /// true if cuBLAS does so.
+    /// Computes the products of the left and right side by cuBLAS, in order with all other uses of the three views. Returns
+    /// false if cuBLAS cannot compute them.
     pub(super) fn by_cublas(
         &self,
         left: DeviceView<'_>,
@@ -93,8 +93,8 @@ impl Target<'_> {
     ) -> bool {
         let queue = self.0.queue();
         let others = others(queue.stream(), &[self.0, left, right]);
-        // SAFETY: as for a task: access to the written memory is exclusive, the read memory is borrowed, and both lie
-        // in live storages of these streams. The calls are of their matrices, as `blas` puts them together.
+        // SAFETY: as for a task, access to the written memory is exclusive, the read memory is borrowed, and both lie in live
+        // storages with these streams. `blas` makes the calls for exactly these matrices.
         unsafe { products::by_cublas((queue, &others), self.0.dtype(), calls) }
     }
 
@@ -108,7 +108,7 @@ impl Target<'_> {
         self.copy_or_fill(Some(from), &[0; 16])
     }
 
-    /// Writes the bytes of one element to every place.
+    /// Writes the bytes of one element to every element.
     pub(super) fn fill(self, element: &[u8; 16]) -> Result<(), TensorError> {
         self.copy_or_fill(None, element)
     }
@@ -258,8 +258,8 @@ impl<'a> Summand<'a> {
     }
 }
 
-/// Computes a sum with the queue's locked partial sums. The number of elements alone determines their number, and so
-/// the order of additions.
+/// Computes a sum with the queue's locked partial sums. The number of partial sums, and so the order of additions, depends only
+/// on the number of elements.
 fn total(
     queue: &CudaQueue,
     wide: Wide,

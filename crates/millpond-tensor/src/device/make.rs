@@ -68,11 +68,12 @@ impl DeviceTensor {
         Self::unwritten(&at.into_queue()?, shape.as_ref(), dtype)
     }
 
-    /// Creates a tensor of the memory of a buffer, row by row. Nothing is copied. Work is ordered as by
+    /// Creates a tensor in the memory of a buffer, row by row. Nothing is copied. Work is ordered as with
     /// [`DeviceTensorRef::from_buffer`](super::DeviceTensorRef::from_buffer).
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements, or if the place is another device. The memory is then freed.
+    /// Returns an error if the number of elements does not match the shape, or if `at` belongs to another device. The memory is
+    /// then freed.
     pub fn from_buffer<T: Element>(
         at: impl IntoQueue,
         buffer: DeviceBuffer<T>,
@@ -110,7 +111,7 @@ impl DeviceTensor {
         Self::full_of(at, shape, one, dtype)
     }
 
-    /// Creates a tensor of one number, of a type that is chosen at run time.
+    /// Creates a tensor whose elements all have one value, of a type that is chosen at run time.
     ///
     /// # Errors
     /// Returns an error if the type cannot represent it, or if memory cannot be allocated, and errors of the driver.
@@ -125,7 +126,7 @@ impl DeviceTensor {
         Ok(tensor)
     }
 
-    /// Creates a tensor of one number, which is written in the order of the stream.
+    /// Creates a tensor whose elements all have one value, which is written in the order of the stream.
     ///
     /// # Errors
     /// Returns an error if memory cannot be allocated, and errors of the driver.
@@ -144,7 +145,8 @@ impl DeviceTensor {
     /// Copies elements of the host to a new tensor. The copy is complete when this returns.
     ///
     /// # Errors
-    /// Returns an error if the shape has another number of elements, or if memory cannot be allocated, and errors of the driver.
+    /// Returns an error if the number of elements does not match the shape, or if memory cannot be allocated, and errors of the
+    /// driver.
     pub fn from_slice<T: Element>(
         at: impl IntoQueue,
         values: &[T],

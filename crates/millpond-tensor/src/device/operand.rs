@@ -86,7 +86,7 @@ pub trait DeviceOutput {
     /// Returns a view to write.
     ///
     /// # Errors
-    /// Returns an error if other tensors share the storage, or if elements of this one share memory.
+    /// Returns an error if other tensors share the storage, or if elements of this tensor overlap.
     fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError>;
 }
 

@@ -62,8 +62,8 @@ impl Batches {
 }
 
 impl Target<'_> {
-    /// Computes products of matrices: of the last two dimensions of each, for every index of the dimensions before,
-    /// which are the same in all.
+    /// Computes a product of matrices for every index of the leading dimensions. The last two dimensions are those of
+    /// the matrices, and the leading dimensions have the same sizes in all views.
     pub(super) fn matmul(self, left: DeviceView<'_>, right: DeviceView<'_>) -> Result<(), TensorError> {
         if self.is_empty() {
             return Ok(());

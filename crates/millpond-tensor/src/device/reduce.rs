@@ -13,7 +13,7 @@ use crate::scalar::Scalar;
 pub(crate) use millpond_cuda::kernels::Wide;
 use millpond_pool::dtype::DType;
 
-/// Returns the type in which elements are summed. The sum of truth values is the number of true ones.
+/// Returns the type in which elements are summed. The sum of booleans is the number of true ones.
 fn counted(operation: &'static str, dtype: DType) -> Result<Wide, TensorError> {
     match dtype {
         DType::Bool => Ok(Wide::UInt),
@@ -88,7 +88,8 @@ impl DeviceTensor {
     /// Sums along a dimension. Returns a new tensor without the dimension, with this tensor's pool and stream.
     ///
     /// # Errors
-    /// Returns an error if there is no such dimension, or if memory cannot be allocated, and errors of the driver.
+    /// Returns an error if the dimension does not exist, or if memory cannot be allocated, and errors of the
+    /// driver.
     pub fn sum_dim(&self, dim: usize) -> Result<Self, TensorError> {
         let gone = self.layout().gone(dim)?;
         counted("sum_dim", self.dtype())?;

@@ -12,7 +12,7 @@ use millpond_pool::storage::Storage;
 use std::fmt;
 use std::sync::Arc;
 
-/// Memory for elements. Work on it is queued on its queue's stream, and ordered with the buffer's stream if that is another.
+/// Memory for elements. Work on it is queued on its queue's stream, and ordered with the buffer's stream if that is a different one.
 pub(super) struct DeviceStorage {
     memory: Memory,
     dtype: DType,
@@ -22,8 +22,8 @@ pub(super) struct DeviceStorage {
 /// Whole elements that a device can access.
 enum Memory {
     Device(DeviceBuffer<u8>),
-    /// Managed memory, which tensors of the host may share. Nobody writes while it is shared. Whoever gets it from here waits for the
-    /// stream of the queue first.
+    /// Managed memory, which tensors of the host may share. It is not written while it is shared. The host waits for the queue's stream
+    /// before a tensor of the host receives the memory.
     Managed(Arc<Storage>),
 }
 
@@ -53,7 +53,7 @@ impl DeviceStorage {
 
     /// Shares the storage of a tensor of the host, or returns `None` if the device cannot use its memory.
     pub(super) fn sharing(queue: &CudaQueue, storage: &Arc<Storage>) -> Result<Option<Self>, TensorError> {
-        // The work of a captured stream may run after any wait.
+        // Work on a stream that is being captured may run later than any wait for the stream.
         let managed = storage.kind() == MemoryKind::Managed && !storage.is_foreign();
         if !managed || queue.stream().is_capturing()? {
             return Ok(None);
@@ -110,7 +110,7 @@ impl DeviceStorage {
         }
     }
 
-    /// Returns the place of its elements.
+    /// Returns the location of its elements.
     pub(super) fn place(&self) -> ElementMemory<'_> {
         let (address, stream) = match &self.memory {
             Memory::Device(buffer) => (buffer.address(), buffer.stream()),
@@ -132,15 +132,15 @@ impl Drop for DeviceStorage {
         if let Memory::Managed(storage) = &self.memory
             && self.queue.stream().wait().is_err()
         {
-            // The stream is captured, so its work may run later, or the device is lost. The memory is never freed.
+            // The stream is being captured, so its work may run later, or the device is lost. The memory is therefore never freed.
             std::mem::forget(Arc::clone(storage));
         }
     }
 }
 
-/// The place of elements, whoever owns them. Work on them is queued on the queue's stream, and ordered with the stream of the elements.
+/// The location of elements with any owner. Work on them is queued on the queue's stream, and ordered with the stream of the elements.
 ///
-/// Invariant: they are there, and may be used in the order of their stream, for `'a`.
+/// Invariant: during `'a`, the elements exist and may be used in the order of their stream.
 #[derive(Clone, Copy)]
 pub(super) struct ElementMemory<'a> {
     /// 0 if there are no elements.
@@ -153,10 +153,10 @@ pub(super) struct ElementMemory<'a> {
 }
 
 impl<'a> ElementMemory<'a> {
-    /// Returns the place of elements that another type owns.
+    /// Returns the location of elements that another type owns.
     ///
     /// # Errors
-    /// Returns an error if the queue is another device's.
+    /// Returns an error if the queue belongs to another device.
     pub(super) fn borrowed(queue: &'a CudaQueue, elements: &'a impl Elements) -> Result<Self, TensorError> {
         let (span, dtype) = elements.elements();
         queue.stream().expect_on(span.stream().device())?;
@@ -198,7 +198,7 @@ impl<'a> ElementMemory<'a> {
     }
 }
 
-/// A borrowed view for reading. Invariant: its elements lie in the place.
+/// A borrowed view for reading. Invariant: its elements lie in `place`.
 #[derive(Clone, Copy)]
 pub(super) struct DeviceView<'a> {
     place: ElementMemory<'a>,
@@ -263,8 +263,8 @@ impl DeviceView<'_> {
         if elements.is_empty() {
             return Ok(());
         }
-        // SAFETY: the elements lie in the place and are as many. Writers follow the order of their stream, and nobody
-        // writes while this is borrowed.
+        // SAFETY: the elements lie in `place`, and the slice has the same number of bytes. Writes follow the order of the stream, and
+        // no write is queued while this view is borrowed.
         Ok(unsafe { self.queue().read(self.stream(), self.address(), elements) }?)
     }
 }

@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DlpackError {
-    /// The tensor to export is read-only, and the older form cannot be marked so.
+    /// The tensor to export is read-only, and the older form cannot be marked as read-only.
     #[error(
         "the elements are read-only, and the older form of DLPack cannot mark them so: export the newer form, or a \
          `deep_copy`"
@@ -42,10 +42,10 @@ pub enum DlpackError {
     /// The number of dimensions is negative, or larger than tensors support.
     #[error("a tensor has at most {MAX_RANK} dimensions, not {found}: have some of them joined first")]
     Rank {
-        /// The number.
+        /// The number of dimensions.
         found: i32,
     },
-    /// A size is negative, or there are dimensions without sizes.
+    /// A size is negative, or the pointer to the sizes is null.
     #[error("the sizes of the dimensions are {found:?}: there is no such tensor")]
     Shape {
         /// The sizes, or `None` if the pointer to them is null.

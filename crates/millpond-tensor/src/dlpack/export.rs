@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 /// The exported structure and the data that it points to.
 ///
-/// Invariant: made by `export`, it lies on the heap until its deleter is called, and its structure leads to itself.
+/// Invariant: `export` creates it on the heap, where it stays until its deleter is called. The pointers in `managed` point to
+/// this value.
 #[repr(C)]
 struct Export<F> {
-    /// The first field, so that a pointer to it is a pointer to the whole. It is written before anyone sees it.
+    /// The first field, so that a pointer to it is a pointer to the whole. It is written before a pointer is returned.
     managed: MaybeUninit<F>,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
@@ -24,14 +25,14 @@ struct Export<F> {
 /// The deleter of structures that `export` has made.
 ///
 /// # Safety
-/// The pointer is null, or to the structure of an [`Export`] that nobody uses any more.
+/// The pointer is null, or points to the structure of an [`Export`] that is no longer used.
 unsafe extern "C" fn delete<F: Form>(managed: *mut F) {
     if managed.is_null() {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let export: *mut Export<F> = unsafe { &*managed }.manager_ctx().cast();
-    // SAFETY: by the invariant the structure leads to the whole, which was a boxed slice of one.
+    // SAFETY: by the invariant the structure points to its `Export`, which was allocated as a boxed slice of one element.
     drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(export, 1)) });
 }
 
@@ -68,7 +69,7 @@ fn export<F: Form>(tensor: Tensor, flags: u64) -> Result<ManagedTensor<F>, NotEx
     });
     let whole: NonNull<Export<F>> = NonNull::from(Box::leak(room.into_boxed_slice())).cast();
     let export = whole.as_ptr();
-    // SAFETY: the box was made just now, so the place is inside.
+    // SAFETY: the box was just created, so the field lies inside it.
     dl_tensor.shape = unsafe { &raw mut (*export).shape }.cast();
     // SAFETY: as above.
     dl_tensor.strides = unsafe { &raw mut (*export).strides }.cast();
@@ -76,15 +77,15 @@ fn export<F: Form>(tensor: Tensor, flags: u64) -> Result<ManagedTensor<F>, NotEx
         (dl_tensor.shape, dl_tensor.strides) = (ptr::null_mut(), ptr::null_mut());
     }
     let managed = F::new(dl_tensor, flags, export.cast(), delete::<F>);
-    // SAFETY: the structure comes first, in a box that is ours alone.
+    // SAFETY: the structure is the first field of the box, and no other code has access to the box.
     unsafe { export.cast::<F>().write(managed) };
-    // SAFETY: there is such a structure now, whose deleter frees the box, on any thread, because a tensor may be
-    // dropped on any thread. It leads to elements of the storage, which lives until then. Other holders of the storage
-    // cannot write, and if the flags are not read-only there are no other holders.
+    // SAFETY: the structure has been written. Its deleter frees the box, and may do so on any thread, because a tensor may be
+    // dropped on any thread. It points to elements of the storage, which lives until then. Other holders of the storage cannot
+    // write, and if the flags are not read-only there are no other holders.
     Ok(unsafe { ManagedTensor::owned(whole.cast()) })
 }
 
-/// Converts numbers to the standard's type. Those of a layout are at most as large as addresses.
+/// Converts the numbers of a layout to the standard's type. They fit, because they are at most as large as addresses.
 fn numbers(of: &[usize]) -> [i64; MAX_RANK] {
     let mut numbers = [0; MAX_RANK];
     for (number, of) in numbers.iter_mut().zip(of) {
@@ -103,10 +104,10 @@ fn refused(tensor: Tensor, why: DlpackError) -> NotExported {
 /// Tensors for other libraries, with the feature `dlpack`. Only [`copy_to_dlpack`](Tensor::copy_to_dlpack) copies
 /// elements; see [`dlpack`](super).
 impl Tensor {
-    /// Returns true if nobody else holds the storage and each element has a place of its own.
+    /// Returns true if no other tensor shares the storage, the storage is writable, and no elements overlap.
     ///
-    /// This calls `get_mut` and does not only read the count: if another thread had a tensor of the storage, its last read then
-    /// happens before everything that the consumer writes.
+    /// This calls `get_mut` instead of reading the count. If another thread had a tensor of the storage, `get_mut` ensures that
+    /// its last read happens before every write of the consumer.
     fn may_be_written(&mut self) -> bool {
         let apart = !self.layout().overlaps();
         Arc::get_mut(&mut self.storage).is_some_and(|storage| storage.is_writable() && apart)

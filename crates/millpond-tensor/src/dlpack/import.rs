@@ -20,25 +20,25 @@ use std::sync::Arc;
 
 /// The layout of elements as described by a structure, after the checks.
 ///
-/// Invariant: shape and strides have `rank` numbers. If there are elements, all lie in `bytes` bytes from `lowest` on,
-/// which are no more than an allocation can have, and end before the address space does.
+/// Invariant: shape and strides have `rank` numbers. If there are elements, all lie in the `bytes` bytes from `lowest`
+/// on. These bytes are not more than an allocation can have, and they lie inside the address space.
 struct Elements {
     dtype: DType,
     rank: usize,
     shape: [usize; MAX_RANK],
-    /// The strides in elements. Those of dimensions without neighbours are 1.
+    /// The strides in elements. The strides of dimensions with fewer than two indices are 1.
     strides: [i64; MAX_RANK],
     len: usize,
     /// Not null if there are elements.
     lowest: *mut u8,
     bytes: usize,
-    /// The elements from the lowest to the first.
+    /// The number of elements from the lowest to the first.
     first: usize,
 }
 
 impl Elements {
     /// # Safety
-    /// The promises of [`ManagedTensor::from_raw`] as to the shape and strides.
+    /// The requirements of [`ManagedTensor::from_raw`] for the shape and the strides must hold.
     unsafe fn of(tensor: &DLTensor) -> Result<Self, DlpackError> {
         if tensor.device.device().is_none() {
             return Err(DlpackError::Device { found: tensor.device });
@@ -47,7 +47,7 @@ impl Elements {
         let dtype = dtype.ok_or(DlpackError::DType { found: tensor.dtype })?;
         let rank = usize::try_from(tensor.ndim).ok().filter(|rank| *rank <= MAX_RANK);
         let rank = rank.ok_or(DlpackError::Rank { found: tensor.ndim })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let sizes = unsafe { numbers(tensor.shape, rank) };
         let sizes = sizes.ok_or(DlpackError::Shape { found: None })?;
         let mut shape = [0; MAX_RANK];
@@ -56,7 +56,7 @@ impl Elements {
                 found: Some(sizes.into()),
             })?;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let given = unsafe { numbers(tensor.strides, rank) };
         let shaped = shape.get(..rank).unwrap_or_default();
         let too_large = || DlpackError::TooLarge {
@@ -144,7 +144,7 @@ impl Elements {
         Ok(Layout::spaced(self.shape(), &strides)?)
     }
 
-    /// Returns the position in the bytes, in elements, of the `nth` element in order.
+    /// Returns the offset of the `nth` element, in order, from the beginning of the bytes, in elements.
     fn place(&self, mut nth: usize) -> usize {
         let mut place = self.first;
         for (size, stride) in self.shape().iter().zip(self.strides()).rev() {
@@ -159,9 +159,10 @@ impl Elements {
     /// Returns the elements in order, for any strides and alignment.
     ///
     /// # Safety
-    /// The promises of [`ManagedTensor::from_raw`] as to the memory, for as long as the iterator lives.
+    /// The requirements of [`ManagedTensor::from_raw`] for the memory must hold while the iterator exists.
     unsafe fn plain<P: Pod>(&self) -> impl ExactSizeIterator<Item = P> {
-        // SAFETY: by the invariant there are as many bytes, or none at an address that is not null; the caller's promise.
+        // SAFETY: by the invariant this many bytes follow, and the address is not null if there are none. The caller
+        // guarantees that they can be read.
         let bytes = unsafe { slice::from_raw_parts(self.lowest, self.bytes) };
         let size = size_of::<P>();
         (0..self.len).map(move |nth| {
@@ -176,25 +177,25 @@ impl Elements {
 /// Returns `many` numbers, or `None` if `many` is not 0 and the pointer is null.
 ///
 /// # Safety
-/// Where the pointer is not null there are as many for as long as they are borrowed, and nobody changes them.
+/// A pointer that is not null must point to `many` numbers, which exist and do not change during `'a`.
 unsafe fn numbers<'a>(pointer: *const i64, many: usize) -> Option<&'a [i64]> {
     if many == 0 {
         return Some(&[]);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer, many) })
 }
 
 impl<F: Form> ManagedTensor<F> {
     fn elements(&self) -> Result<(Elements, u64), DlpackError> {
         let (tensor, flags) = self.parts();
-        // SAFETY: by our invariant what `from_raw` asks for holds.
+        // SAFETY: by the invariant the requirements of `from_raw` hold.
         let elements = unsafe { Elements::of(&tensor) }?;
         Ok((elements, flags))
     }
 
-    /// Returns the tensor in its own memory, without a copy. The deleter is called when the last tensor of it is
-    /// dropped.
+    /// Converts the structure to a tensor that uses the structure's memory, without a copy. The deleter is called when
+    /// the last tensor that shares the memory is dropped.
     ///
     /// The tensor may be [written](Tensor::view_mut) if the flags lack [`READ_ONLY`] and the strides alone prove that
     /// no elements share memory. The older form has no flags and counts as read-only.
@@ -218,9 +219,9 @@ impl<F: Form> ManagedTensor<F> {
             elements: elements.len,
         })?;
         let owner = Arc::new(Foreign::new(bytes, writable, Box::new(self)));
-        // SAFETY: it is aligned. By our invariant what `from_raw` asks for holds until the deleter is called, which is
-        // when the owner is dropped. By the invariant of `elements` these are the bytes from the first element to the
-        // last. They can be read, and written if the flags say so.
+        // SAFETY: the pointer is aligned. By the invariant the requirements of `from_raw` hold until the deleter is
+        // called, which happens when the owner is dropped. By the invariant of `elements` these are the bytes from the
+        // first element to the last. They can be read, and written if the flags permit it.
         let bytes = unsafe { Buffer::foreign(pointer, bytes, dtype.align(), owner) };
         Ok(Tensor {
             storage: Arc::new(Storage::of(bytes, dtype)),
@@ -228,7 +229,7 @@ impl<F: Form> ManagedTensor<F> {
         })
     }
 
-    /// Copies the elements, in order, to memory of a pool, tenant or source. The deleter is called.
+    /// Copies the elements, in order, to memory of a pool, tenant or source, and calls the deleter.
     ///
     /// # Errors
     /// Returns the errors of [`into_tensor`](Self::into_tensor), except for negative strides and misaligned elements,
@@ -240,7 +241,7 @@ impl<F: Form> ManagedTensor<F> {
         }
         let dtype = elements.dtype;
         let bytes = with_plain!(dtype, P => {
-            // SAFETY: by our invariant what `from_raw` asks for holds, and the deleter is called below.
+            // SAFETY: by the invariant the requirements of `from_raw` hold, and the deleter is called below.
             let plain = unsafe { elements.plain::<P>() };
             Buffer::collect(from.handle().0, plain)?.into_bytes()
         });
@@ -250,9 +251,10 @@ impl<F: Form> ManagedTensor<F> {
 
 /// Tensors of other libraries, with the feature `dlpack`; see [`dlpack`](super).
 impl Tensor {
-    /// Imports a tensor of another library in its own memory, without a copy. In Python the pointer is in the capsule
-    /// that `__dlpack__` returns. It is a [`DLManagedTensor`](super::DLManagedTensor) if the capsule's name is
-    /// `dltensor`, and a [`DLManagedTensorVersioned`](super::DLManagedTensorVersioned) if it is `dltensor_versioned`.
+    /// Imports a tensor of another library without a copy. The tensor uses the other library's memory. In Python the
+    /// pointer is in the capsule that `__dlpack__` returns. It is a [`DLManagedTensor`](super::DLManagedTensor) if the
+    /// capsule's name is `dltensor`, and a [`DLManagedTensorVersioned`](super::DLManagedTensorVersioned) if it is
+    /// `dltensor_versioned`.
     ///
     /// # Errors
     /// Returns the errors of [`ManagedTensor::into_tensor`]. The deleter has then been called, unless the pointer is
@@ -261,11 +263,12 @@ impl Tensor {
     /// # Safety
     /// The same as for [`ManagedTensor::from_raw`].
     pub unsafe fn from_dlpack<F: Form>(managed: *mut F) -> Result<Self, DlpackError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { ManagedTensor::from_raw(managed) }?.into_tensor()
     }
 
-    /// Copies another library's tensor, in order, to the default pool. Its deleter is called.
+    /// Copies another library's tensor, in order, to the current [set of pools](fn@millpond_set::pools). Its deleter is
+    /// called.
     ///
     /// # Errors
     /// Returns the errors of [`ManagedTensor::to_tensor_in`].
@@ -273,7 +276,7 @@ impl Tensor {
     /// # Safety
     /// The same as for [`ManagedTensor::from_raw`].
     pub unsafe fn copy_from_dlpack<F: Form>(managed: *mut F) -> Result<Self, DlpackError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let managed = unsafe { ManagedTensor::from_raw(managed) }?;
         draw(|pool: &Pool| managed.to_tensor_in(pool))
     }
@@ -289,7 +292,7 @@ impl Tensor {
         from: &impl Origin,
         managed: *mut F,
     ) -> Result<Self, DlpackError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { ManagedTensor::from_raw(managed) }?.to_tensor_in(from)
     }
 }

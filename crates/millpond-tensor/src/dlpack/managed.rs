@@ -1,4 +1,4 @@
-//! An owned structure of any maker.
+//! An owned structure, of this crate or of another library.
 
 use super::abi::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, READ_ONLY, VERSION};
 use super::error::DlpackError;
@@ -20,19 +20,19 @@ pub(super) mod sealed {
         /// Refuses structures with another layout.
         ///
         /// # Safety
-        /// The pointer is to a structure, which may be of a later version.
+        /// The pointer points to a structure, which may be of a later version.
         unsafe fn check(this: NonNull<Self>) -> Result<(), DlpackError>;
 
         /// Returns the location and layout of the elements, and the flags.
         ///
         /// # Safety
-        /// The pointer is to a structure that was checked.
+        /// The pointer points to a structure that was checked.
         unsafe fn parts(this: NonNull<Self>) -> (DLTensor, u64);
 
         /// Calls the deleter, if there is one.
         ///
         /// # Safety
-        /// The pointer is to a structure, which may be of a later version, and nobody uses it any more.
+        /// The pointer points to a structure, which may be of a later version and is no longer used.
         unsafe fn delete(this: NonNull<Self>);
 
         /// Returns a structure of this form.
@@ -43,7 +43,7 @@ pub(super) mod sealed {
             deleter: unsafe extern "C" fn(*mut Self),
         ) -> Self;
 
-        /// Returns the data of the maker.
+        /// Returns the data of the library that made the structure.
         fn manager_ctx(&self) -> *mut c_void;
     }
 }
@@ -54,16 +54,16 @@ impl sealed::Form for DLManagedTensor {
     }
 
     unsafe fn parts(this: NonNull<Self>) -> (DLTensor, u64) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let this = unsafe { this.as_ref() };
-        // This form cannot say whether it is writable, and many structures have read-only memory.
+        // This form does not state whether the memory is writable, and many structures have read-only memory.
         (this.dl_tensor, READ_ONLY)
     }
 
     unsafe fn delete(this: NonNull<Self>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         if let Some(deleter) = unsafe { this.as_ref() }.deleter {
-            // SAFETY: nobody uses the structure any more, so it is called once.
+            // SAFETY: the structure is no longer used, so the deleter is called once.
             unsafe { deleter(this.as_ptr()) };
         }
     }
@@ -90,7 +90,7 @@ impl sealed::Form for DLManagedTensorVersioned {
     unsafe fn check(this: NonNull<Self>) -> Result<(), DlpackError> {
         // The version is the first field in every version.
         let version = this.as_ptr().cast();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let found: DLPackVersion = unsafe { *version };
         if found.major == VERSION.major {
             return Ok(());
@@ -99,17 +99,17 @@ impl sealed::Form for DLManagedTensorVersioned {
     }
 
     unsafe fn parts(this: NonNull<Self>) -> (DLTensor, u64) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let this = unsafe { this.as_ref() };
         (this.dl_tensor, this.flags)
     }
 
     unsafe fn delete(this: NonNull<Self>) {
-        // SAFETY: the caller's promise; the deleter is at the same place in every version, whatever comes after it.
+        // SAFETY: the caller guarantees it. The deleter has the same offset in every version.
         let deleter = unsafe { &raw const (*this.as_ptr()).deleter };
         // SAFETY: as above.
         if let Some(deleter) = unsafe { *deleter } {
-            // SAFETY: nobody uses the structure any more, so it is called once.
+            // SAFETY: the structure is no longer used, so the deleter is called once.
             unsafe { deleter(this.as_ptr()) };
         }
     }
@@ -136,12 +136,12 @@ impl sealed::Form for DLManagedTensorVersioned {
 
 /// An owned managed tensor. Its deleter is called on drop, unless [`into_raw`](Self::into_raw) has transferred it.
 ///
-/// Invariant: the pointer is to a structure whose deleter was not called and may be called from any thread. After
-/// `from_raw` has returned it, the structure has this major version, and the promises made there hold.
+/// Invariant: the pointer points to a structure whose deleter was not called and may be called from any thread. After
+/// `from_raw` has returned it, the structure has the major version of this crate, and the requirements of `from_raw` hold.
 #[must_use = "dropped it gives the memory back"]
 pub struct ManagedTensor<F: Form = DLManagedTensorVersioned>(NonNull<F>);
 
-// SAFETY: by the invariant the deleter may be called from any thread; a shared reference gives access to numbers only.
+// SAFETY: by the invariant the deleter may be called from any thread. A shared reference gives access to numbers only.
 unsafe impl<F: Form> Send for ManagedTensor<F> {}
 // SAFETY: as above.
 unsafe impl<F: Form> Sync for ManagedTensor<F> {}
@@ -154,21 +154,21 @@ impl<F: Form> ManagedTensor<F> {
     /// its deleter.
     ///
     /// # Safety
-    /// A pointer that is not null must be to a managed tensor, or, for another major version, to a structure with the
-    /// same beginning. Nobody else deletes or changes it. Until its deleter is called:
+    /// A pointer that is not null must point to a managed tensor, or to a structure of another major version with the same
+    /// first fields. No other code may delete or change the structure. Until its deleter is called:
     ///
     /// - `shape` and `strides` must have a number for each dimension, unless they are null;
     /// - if the memory is the host's and `data` is not null, the memory from the first element to the last, including the gaps
     ///   between elements, must be initialised and readable from any thread;
-    /// - nobody else writes to it. If the flags lack [`READ_ONLY`], nobody else reads it while it is written through this
-    ///   value.
+    /// - no other code may write to this memory. If the flags lack [`READ_ONLY`], no other code may read it while it is
+    ///   written through this value.
     ///
     /// The deleter must be callable from any thread, and must not unwind.
     pub unsafe fn from_raw(pointer: *mut F) -> Result<Self, DlpackError> {
         let pointer = NonNull::new(pointer).ok_or(DlpackError::NoStructure)?;
         // From here the structure is owned, so its deleter is called on every path.
         let this = Self(pointer);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { F::check(pointer) }?;
         Ok(this)
     }
@@ -176,7 +176,7 @@ impl<F: Form> ManagedTensor<F> {
     /// Takes ownership of a structure that `export` has made.
     ///
     /// # Safety
-    /// The invariant, and the promises of [`from_raw`](Self::from_raw).
+    /// The invariant and the requirements of [`from_raw`](Self::from_raw) must hold.
     pub(super) unsafe fn owned(pointer: NonNull<F>) -> Self {
         Self(pointer)
     }
@@ -195,14 +195,14 @@ impl<F: Form> ManagedTensor<F> {
 
     /// Returns the location and layout of the elements, and the flags.
     pub(super) fn parts(&self) -> (DLTensor, u64) {
-        // SAFETY: by the invariant there is such a structure, of this version.
+        // SAFETY: by the invariant the pointer points to a structure of this major version.
         unsafe { F::parts(self.0) }
     }
 }
 
 impl<F: Form> Drop for ManagedTensor<F> {
     fn drop(&mut self) {
-        // SAFETY: by the invariant the deleter was not called, and the structure is owned here alone.
+        // SAFETY: by the invariant the deleter was not called, and only this value owns the structure.
         unsafe { F::delete(self.0) };
     }
 }

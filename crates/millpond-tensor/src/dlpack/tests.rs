@@ -21,7 +21,7 @@ struct Kept<F> {
 }
 
 unsafe extern "C" fn delete<F: Form>(managed: *mut F) {
-    // SAFETY: `made` has stored the pointer. The deleter is called once, and the count shows it if not.
+    // SAFETY: `made` has stored the pointer. The deleter is called once, which the tests check by the count.
     let kept = unsafe { &*managed }.manager_ctx().cast::<Kept<F>>();
     // SAFETY: as above.
     let kept = unsafe { Box::from_raw(kept) };
@@ -171,22 +171,22 @@ fn invalid_structures_are_refused_and_deleted_once() {
 }
 
 #[test]
-fn of_another_version_only_the_deleter_is_called() {
+fn a_structure_of_another_major_version_is_refused_and_deleted() {
     for major in [0, 2, u32::MAX] {
         // If another field were read, the error would be about the rank.
         let (raw, deleted) = made::<DLManagedTensorVersioned>(&[2], &[1], 0, |tensor| tensor.ndim = -7);
-        // SAFETY: it was made just now.
+        // SAFETY: the structure was just created.
         unsafe { (*raw).version.major = major };
         // SAFETY: the structure begins like that of every version.
         let error = unsafe { Tensor::from_dlpack(raw) }.expect_err("another version");
         assert!(matches!(error, DlpackError::Version { found } if found.major == major));
         assert_eq!(deleted.load(Ordering::SeqCst), 1);
     }
-    // A structure of another minor version has other numbers and the same layout.
+    // A structure of another minor version has the same layout.
     let (raw, deleted) = made::<DLManagedTensorVersioned>(&[2], &[1], 0, |_| {});
     // SAFETY: as above.
     unsafe { (*raw).version.minor = 99 };
-    // SAFETY: the structure is whole.
+    // SAFETY: the structure is complete.
     let tensor = unsafe { Tensor::from_dlpack(raw) }.expect("the same structure");
     assert_eq!(tensor.to_vec::<u16>().expect("u16"), [0x0100, 0x0302]);
     drop(tensor);
@@ -194,14 +194,14 @@ fn of_another_version_only_the_deleter_is_called() {
 }
 
 #[test]
-fn elements_lie_where_the_structure_says() {
+fn imported_elements_follow_the_strides_and_offset_of_the_structure() {
     let look = |shape: &[i64], strides: &[i64], change: Change| {
         let (raw, deleted) = made::<DLManagedTensorVersioned>(shape, strides, 0, |tensor| {
             tensor.dtype = DType::U8.into();
             change(tensor);
         });
         let count = Arc::clone(&deleted);
-        // SAFETY: the structure is whole, and nobody else has it.
+        // SAFETY: the structure is complete, and no other code uses it.
         let tensor = unsafe { Tensor::from_dlpack(raw) }.expect("a tensor");
         let sizes: Vec<usize> = shape.iter().map(|size| *size as usize).collect();
         assert_eq!(tensor.shape(), sizes);
@@ -233,7 +233,7 @@ fn elements_lie_where_the_structure_says() {
         }),
         [0]
     );
-    // The strides of dimensions without neighbours are ignored.
+    // The strides of dimensions of size 1 are ignored.
     assert_eq!(look(&[1, 2, 1], &[-9, 1, i64::MIN], |_| {}), [0, 1]);
     assert_eq!(
         look(&[2, 0], &[i64::MAX, -1], |tensor| tensor.data = ptr::null_mut()),
@@ -243,11 +243,11 @@ fn elements_lie_where_the_structure_says() {
 }
 
 #[test]
-fn elements_backwards_or_misaligned_are_copied_in_order() {
+fn reversed_or_misaligned_elements_are_copied_in_order() {
     let source = fake::unpooled();
     let copy = |shape: &[i64], strides: &[i64], offset: u64| {
         let (raw, deleted) = made::<DLManagedTensor>(shape, strides, 0, |tensor| tensor.byte_offset = offset);
-        // SAFETY: the structure is whole, and nobody else has it.
+        // SAFETY: the structure is complete, and no other code uses it.
         let copy = unsafe { Tensor::copy_from_dlpack_in(&source, raw) }.expect("room");
         assert_eq!(deleted.load(Ordering::SeqCst), 1);
         assert!(!copy.is_foreign() && copy.is_contiguous());
@@ -272,10 +272,10 @@ fn elements_backwards_or_misaligned_are_copied_in_order() {
 }
 
 #[test]
-fn lent_memory_is_written_only_where_it_may_be() {
+fn imported_memory_is_written_only_if_the_structure_permits_it() {
     let source = fake::unpooled();
     let (raw, _) = made::<DLManagedTensorVersioned>(&[4], &[1], READ_ONLY, |_| {});
-    // SAFETY: the structure is whole, and nobody else has it.
+    // SAFETY: the structure is complete, and no other code uses it.
     let fixed = unsafe { Tensor::from_dlpack(raw) }.expect("a tensor");
     let (raw, _) = made::<DLManagedTensor>(&[4], &[1], 0, |_| {});
     // SAFETY: as above.
@@ -317,9 +317,9 @@ fn lent_memory_is_written_only_where_it_may_be() {
 }
 
 #[test]
-fn lent_memory_never_becomes_a_storage_of_ours() {
+fn imported_memory_cannot_be_taken_out_as_a_storage() {
     let (raw, deleted) = made::<DLManagedTensorVersioned>(&[4], &[1], 0, |_| {});
-    // SAFETY: the structure is whole, and nobody else has it.
+    // SAFETY: the structure is complete, and no other code uses it.
     let tensor = unsafe { Tensor::from_dlpack(raw) }.expect("a tensor");
     assert!(matches!(tensor.storage().try_clone(), Err(AllocError::Foreign)));
     assert!(tensor.storage().is_foreign());
@@ -341,7 +341,7 @@ fn lent_memory_never_becomes_a_storage_of_ours() {
 }
 
 #[test]
-fn a_structure_without_a_deleter_is_its_makers() {
+fn a_structure_without_a_deleter_is_imported() {
     let mut shape = [3];
     let mut stride = [1];
     let mut data = [1.5f64, 2.5, 3.5];
@@ -361,7 +361,7 @@ fn a_structure_without_a_deleter_is_its_makers() {
         manager_ctx: ptr::null_mut(),
         deleter: None,
     };
-    // SAFETY: the structure is whole, and outlives the tensor.
+    // SAFETY: the structure is complete and outlives the tensor.
     let tensor = unsafe { Tensor::from_dlpack(&raw mut managed) }.expect("a tensor");
     assert_eq!(tensor.sum_in_f64(), 7.5);
     drop(tensor);
@@ -374,9 +374,9 @@ impl Tensor {
 }
 
 #[test]
-fn the_last_holder_deletes_on_whatever_thread() {
+fn the_deleter_is_called_once_on_any_thread() {
     let (raw, deleted) = made::<DLManagedTensorVersioned>(&[8], &[1], 0, |_| {});
-    // SAFETY: the structure is whole, and nobody else has it.
+    // SAFETY: the structure is complete, and no other code uses it.
     let tensor = unsafe { Tensor::from_dlpack(raw) }.expect("a tensor");
     std::thread::scope(|threads| {
         for view in tensor.batches(0, 2).expect("a size") {
@@ -396,7 +396,7 @@ fn the_last_holder_deletes_on_whatever_thread() {
 }
 
 #[test]
-fn types_have_the_standards_numbers_and_come_back() {
+fn element_types_have_the_codes_of_the_standard_and_survive_a_round_trip() {
     let source = fake::unpooled();
     let numbers = [
         (DType::F64, 2, 64),
@@ -437,7 +437,7 @@ fn types_have_the_standards_numbers_and_come_back() {
 }
 
 #[test]
-fn a_vec_lends_its_memory() {
+fn a_tensor_uses_the_memory_of_a_vec() {
     fn through<T: Element + PartialEq + std::fmt::Debug>(values: Vec<T>) {
         let (place, expected) = (values.as_ptr(), values.clone());
         let mut tensor = Tensor::from_vec(values, [expected.len()]).expect("as many");
@@ -476,17 +476,17 @@ fn the_deleter_accepts_null() {
     let source = fake::unpooled();
     let tensor = Tensor::zeros_in(&source, [2], DType::U8).expect("room");
     let raw = tensor.into_dlpack().expect("room").into_raw();
-    // SAFETY: the structure is ours.
+    // SAFETY: this crate has created the structure.
     let deleter = unsafe { (*raw).deleter }.expect("always");
     // SAFETY: some consumers call the deleter with null.
     unsafe { deleter(ptr::null_mut::<c_void>().cast()) };
     assert!(source.held_bytes() > 0);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the structure is no longer used.
     unsafe { deleter(raw) };
     assert_eq!(source.held_bytes(), 0);
 }
 
-/// A normal run cannot detect the race that this test is about. Miri reports it.
+/// A normal run cannot detect the data race that this test is about, but Miri reports it.
 #[test]
 fn a_consumer_writes_after_the_last_read_of_another_thread() {
     fn exported<F: Form>(export: fn(Tensor) -> Result<ManagedTensor<F>, NotExported>) {
@@ -499,7 +499,7 @@ fn a_consumer_writes_after_the_last_read_of_another_thread() {
         }
         let managed = export(tensor).expect("nobody else has it");
         let (elements, _) = managed.parts();
-        // SAFETY: there are four such elements, and nobody else uses them.
+        // SAFETY: there are four elements of this type, and no other code uses them.
         unsafe { elements.data.cast::<u16>().write(7) };
         drop(managed);
         assert_eq!(source.held_bytes(), 0);

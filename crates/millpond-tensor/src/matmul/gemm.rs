@@ -23,7 +23,7 @@ type Gemm<T> = unsafe fn(
     isize,
 );
 
-/// Multiplies, and returns whether there is a function for the type. The shapes were checked by the caller.
+/// Multiplies if the library has a function for the type, and returns whether it has one. The caller has checked the shapes.
 pub(super) fn multiply(left: TensorRef<'_>, right: TensorRef<'_>, out: &mut TensorMut<'_>) -> bool {
     match left.dtype() {
         DType::F32 => call::<f32>(matrixmultiply::sgemm, [0.0, 1.0], left, right, out),
@@ -45,7 +45,7 @@ fn call<T: Element>(
     if rows == 0 || columns == 0 {
         return;
     }
-    // An empty matrix has no valid place. With nothing to add, the output becomes zero.
+    // An empty matrix may have no valid offset. The sum of no products is zero, so the output becomes zero.
     let left = left.plain::<T>().get(a.offset()..).unwrap_or_default();
     let right = right.plain::<T>().get(b.offset()..).unwrap_or_default();
     let to = &mut out.plain_mut::<T>()[c.offset()..];

@@ -6,12 +6,12 @@ use millpond_pool::buffer::Buffer;
 use millpond_pool::pool::Pool;
 
 /// A buffer of plain data. If a field is not plain data, all generated code lacks the same bound, so the compiler reports one error
-/// and not one for each call.
+/// instead of one for each call.
 pub trait Column: Sized {
     /// The type of the field.
     type Item: Pod;
 
-    /// Like [`Pool::alloc_zeroed_aligned`], without elements.
+    /// Creates a buffer without elements, like [`Pool::alloc_zeroed_aligned`].
     fn empty(pool: &Pool, align: usize) -> Result<Self, AllocError>;
 
     /// Returns the buffer.

@@ -102,7 +102,7 @@ impl<T: Soa> DeviceSoa<T> {
         self.bytes.stream()
     }
 
-    /// Returns one field as a read-only argument, or `None` if there is no such field.
+    /// Returns one field as a read-only argument, or `None` if the structure has no field of this name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<DeviceField<'_>> {
         let place = self.fields.iter().find(|field| field.name == name)?;
@@ -120,7 +120,7 @@ impl<T: Soa> DeviceSoa<T> {
     pub fn copy_from_host(&mut self, arrays: &T::Vec) -> Result<(), CudaError> {
         self.expect(T::columns(arrays).map(|(_, bytes)| bytes.len()))?;
         for (place, (_, bytes)) in self.fields.iter().zip(T::columns(arrays)) {
-            // An implementation may return other columns than before.
+            // An implementation of the trait may return other columns than in an earlier call.
             let part = self.bytes.span().part(place.offset, place.bytes);
             if let Some(part) = part.filter(|_| bytes.len() == place.bytes) {
                 part.write(bytes)?;

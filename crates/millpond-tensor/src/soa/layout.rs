@@ -30,7 +30,7 @@ pub struct SoaLayout {
     pub name: &'static str,
     /// The bytes of an element in an array of structures.
     pub bytes: usize,
-    /// The alignment of such an element.
+    /// The alignment of an element in an array of structures.
     pub align: usize,
     /// The fields in the order of their offsets.
     pub fields: &'static [SoaField],
@@ -144,8 +144,8 @@ pub const fn padding_after(layout: &SoaLayout, offset: usize) -> usize {
     0
 }
 
-/// Fails to compile if bytes are lost. The error consists of their number and the rest of the sentence. A panic in a constant takes a
-/// text and no format, so this writes the number.
+/// Fails to compile if bytes are lost. The error message consists of their number and `rest`. A panic in a constant cannot format a
+/// number, so this function writes the digits itself.
 #[track_caller]
 pub const fn forbid_padding(lost: usize, rest: &str) {
     if lost == 0 {
@@ -155,7 +155,7 @@ pub const fn forbid_padding(lost: usize, rest: &str) {
     let (said, _) = said.split_at(length);
     match std::str::from_utf8(said) {
         Ok(said) => panic!("{}", said),
-        // The text was cut within a character, which happens only if a name is very long.
+        // The text was truncated within a character, which happens only if a name is very long.
         Err(_) => panic!("{}", rest),
     }
 }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_arranged_as_they_lie_whatever_the_order_they_were_named_in() {
+    fn fields_are_sorted_by_offset_regardless_of_their_order() {
         let (late, early) = (SoaField::of::<u16>("late", 4), SoaField::of::<u8>("early", 0));
         let found = arrange::<u64, 3>([late, SoaField::of::<u8>("middle", 1), early]);
         let found = found.map(|field| (field.name, field.padding));
@@ -227,13 +227,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "120 bytes are lost after field `b`")]
-    fn bytes_that_may_not_be_lost_are_counted() {
+    fn forbidden_padding_is_reported_with_its_size() {
         forbid_padding(0, "lost after field `a`");
         forbid_padding(120, "lost after field `b`");
     }
 
     #[test]
-    fn a_text_that_is_too_long_is_cut() {
+    fn a_text_that_is_too_long_is_truncated() {
         assert_eq!(counted::<8>(1, " byte", " is lost"), (*b"1 byte i", 8));
         assert_eq!(counted::<2>(1234, "", ""), (*b"12", 2));
         assert_eq!(counted::<6>(usize::MAX, "", ""), (*b"184467", 6));

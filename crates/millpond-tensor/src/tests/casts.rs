@@ -25,7 +25,7 @@ macro_rules! casts {
 
 #[test]
 #[allow(clippy::cast_lossless, reason = "`as` is what a cast is held against")]
-fn casts_are_what_the_language_says() {
+fn casts_agree_with_the_operator_as() {
     casts! {
         f64 [0.0, -0.0, 1.5, -1.5, 1e10, -1e300, 1e20, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 255.5, 1e-40];
         f32 [0.0, 1.5, -1.5, 1e10, -1e30, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 16_777_216.0];
@@ -41,7 +41,7 @@ fn casts_are_what_the_language_says() {
 }
 
 #[test]
-fn truth_values_and_complex_numbers_are_cast() {
+fn booleans_and_complex_numbers_are_cast() {
     let source = fake::unpooled();
     let to = |from: &Tensor, dtype: DType| {
         let mut out = Tensor::zeros_in(&source, from.shape(), dtype).expect("room");

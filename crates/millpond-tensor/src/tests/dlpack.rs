@@ -8,7 +8,7 @@ use crate::dlpack::{DLManagedTensorVersioned, DLTensor, DlpackError, IS_COPIED, 
 /// Returns the elements as another library would read them.
 ///
 /// # Safety
-/// The structure is whole, and of `i32`.
+/// The structure is complete, and its elements are `i32`.
 unsafe fn seen(tensor: &DLTensor) -> Model<i32> {
     let numbers = |pointer: *const i64| {
         // SAFETY: there is a number for each dimension.
@@ -22,7 +22,7 @@ unsafe fn seen(tensor: &DLTensor) -> Model<i32> {
             .iter()
             .zip(&strides)
             .map(|(at, stride)| *at as isize * stride);
-        // SAFETY: the element lies there.
+        // SAFETY: the element lies at this address.
         unsafe { *first.wrapping_offset(place.sum()) }
     })
 }
@@ -43,7 +43,7 @@ fn crosses(tensor: Tensor, model: &Model<i32>) {
         } else {
             tensor.clone().into_dlpack().expect("room")
         };
-        // SAFETY: the structure is whole.
+        // SAFETY: the structure is complete.
         let raw: &DLManagedTensorVersioned = unsafe { &*managed.as_ptr() };
         assert_eq!((raw.version, raw.flags), (VERSION, READ_ONLY), "two have it");
         assert_eq!(raw.dl_tensor.data.is_null(), empty);
@@ -55,7 +55,7 @@ fn crosses(tensor: Tensor, model: &Model<i32>) {
         assert_eq!(tensor.holders(), if alone { 2 } else { 3 });
     }
     let managed = tensor.into_dlpack().expect("room");
-    // SAFETY: the structure is whole.
+    // SAFETY: the structure is complete.
     let flags = unsafe { (*managed.as_ptr()).flags };
     let lent = alone && (!repeated || empty);
     assert_eq!(flags, if lent { 0 } else { READ_ONLY });
@@ -70,7 +70,7 @@ proptest! {
     // Copies come from the default pool, which Miri cannot run.
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn views_are_the_same_there(shape in shape(), steps in steps(8)) {
+    fn exported_views_have_the_same_elements(shape in shape(), steps in steps(8)) {
         let (mut tensor, mut model) = start::<i32>(&shape);
         for step in &steps {
             if let Some(next) = take(&tensor, &model, step) {
@@ -82,7 +82,7 @@ proptest! {
 }
 
 #[test]
-fn some_views_are_the_same_there() {
+fn some_exported_views_have_the_same_elements() {
     let (tensor, model) = start::<i32>(&[3, 4]);
     crosses(tensor.transpose(0, 1).expect("two"), &model.permute(&[1, 0]));
     crosses(tensor.slice(1, 1..3).expect("inside"), &model.slice(1, 1, 3));
@@ -103,7 +103,7 @@ fn some_views_are_the_same_there() {
 }
 
 #[test]
-fn the_older_form_refuses_what_it_cannot_say() {
+fn the_legacy_form_refuses_read_only_tensors() {
     let source = fake::unpooled();
     let tensor = Tensor::zeros_in(&source, [1, 3], DType::F32).expect("room");
     let other = tensor.clone();
@@ -118,22 +118,22 @@ fn the_older_form_refuses_what_it_cannot_say() {
     drop(refused);
     let managed = row.into_dlpack_legacy().expect("alone");
     let raw = managed.into_raw();
-    // SAFETY: the structure is whole.
+    // SAFETY: the structure is complete.
     assert_eq!(unsafe { &*raw }.dl_tensor.ndim, 1);
     assert!(source.held_bytes() > 0);
-    // SAFETY: as above, and nobody else has it.
+    // SAFETY: as above, and no other code uses it.
     drop(unsafe { Tensor::from_dlpack(raw) }.expect("ours"));
     assert_eq!(source.held_bytes(), 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn a_copy_says_that_it_is_one() {
+fn an_exported_copy_is_marked_as_a_copy() {
     let (tensor, model) = start::<i32>(&[2, 3]);
     let turned = tensor.transpose(0, 1).expect("two");
     let managed = turned.copy_to_dlpack().expect("room");
     drop(turned);
-    // SAFETY: the structure is whole.
+    // SAFETY: the structure is complete.
     let raw: &DLManagedTensorVersioned = unsafe { &*managed.as_ptr() };
     // SAFETY: the structure is valid, and its elements are `i32`.
     let (flags, seen) = (raw.flags, unsafe { seen(&raw.dl_tensor) });

@@ -11,7 +11,7 @@ mod arrays {
 
         #[test]
         #[cfg_attr(miri, ignore)]
-        fn views_are_the_same_there(shape in shape(), steps in steps(8)) {
+        fn ndarray_views_have_the_same_elements(shape in shape(), steps in steps(8)) {
             let (mut tensor, mut model) = start::<i32>(&shape);
             for step in &steps {
                 if let Some(next) = take(&tensor, &model, step) {
@@ -30,7 +30,7 @@ mod arrays {
     }
 
     #[test]
-    fn arrays_are_borrowed_as_they_lie() {
+    fn arrays_are_borrowed_without_a_copy() {
         let ramp = |shape: &[usize], order: &[usize]| {
             let mut at = 0;
             let array = ArrayD::from_shape_simple_fn(IxDyn(shape), || {
@@ -77,7 +77,7 @@ mod arrays {
     }
 
     #[test]
-    fn an_array_is_taken_over_with_its_memory() {
+    fn an_owned_array_becomes_a_tensor_without_a_copy() {
         let table = Array::from_shape_fn((4, 5), |(row, column)| (10 * row + column) as i32);
         let part = table.clone().slice_move(s![1.., 1..;2]);
         for array in [
@@ -133,7 +133,7 @@ mod arrays {
 
 #[cfg(feature = "num-complex")]
 #[test]
-fn complex_numbers_are_those_of_num_complex() {
+fn complex_numbers_of_num_complex_are_elements() {
     use super::*;
     use num_complex::Complex;
     let source = fake::unpooled();
@@ -173,7 +173,7 @@ mod written {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn all_types_come_back() {
+    fn elements_of_all_types_survive_a_round_trip() {
         same(&[
             0.1,
             -0.0,
@@ -210,7 +210,7 @@ mod written {
 
         #[test]
         #[cfg_attr(miri, ignore)]
-        fn every_f32_comes_back_to_the_bit(numbers in vec(any::<f32>(), 0..20)) {
+        fn every_f32_survives_a_round_trip_bit_for_bit(numbers in vec(any::<f32>(), 0..20)) {
             same(&numbers);
         }
     }
@@ -355,7 +355,7 @@ mod written {
 
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn bytes_are_read_as_they_are() {
+    fn elements_are_read_from_bytes_of_a_binary_format() {
         use plain::{Field, Fields};
         use serde::Deserialize;
         let read = |dtype, shape: &[u64], bytes: &[u8]| {

@@ -70,7 +70,7 @@ fn check<T: Case>(program: &Program) {
     let mut out = Larger::new(&numbers::<T>(shape, seed + 9), &lies[2]);
     INTO[kind](left.view(), right.view().into(), &mut out.view_mut()).expect("they go together");
     out.agrees(&expected);
-    // The smaller operand is first, and is broadcast too.
+    // The smaller operand may also be the first. It is broadcast as well.
     if matches!(kind, ADD | MUL) {
         out.view_mut().fill(T::of(1)).expect("a number");
         INTO[kind](right.view(), left.view().into(), &mut out.view_mut()).expect("they go together");
@@ -88,7 +88,7 @@ fn check<T: Case>(program: &Program) {
         let reversed = both(&|a, b| T::op(kind, b, a));
         into(left.view(), right.view().into(), &mut out.view_mut()).expect("they go together");
         out.agrees(&reversed);
-        // The smaller operand is first, and is broadcast too.
+        // The smaller operand may also be the first. It is broadcast as well.
         into(right.view(), left.view().into(), &mut out.view_mut()).expect("they go together");
         out.agrees(&both(&|a, b| T::op(kind, a, b)));
         let mut place = Larger::new(&a, &lies[0]);
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(config(150))]
 
     #[test]
-    fn arithmetic_is_what_the_model_says(program in program()) {
+    fn arithmetic_agrees_with_the_model(program in program()) {
         for_all_types!(check, &program);
     }
 }

@@ -75,7 +75,7 @@ fn results_come_from_the_pool_of_the_first_operand() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn an_operand_without_a_pool_leaves_the_choice_to_the_second() {
+fn results_come_from_the_pool_of_the_second_operand_if_the_first_has_none() {
     let pool = pool("the second");
     let b = table(&pool);
     let numbers = [1.0f32; 16];
@@ -138,7 +138,7 @@ fn results_come_from_the_source_of_an_operand_without_a_pool() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn the_limit_of_a_pool_holds_for_results_and_its_refusal_names_it() {
+fn the_limit_of_a_pool_applies_to_results_and_the_error_names_it() {
     let pool = Pool::builder().limit(4 << 20).host().expect("a pool");
     let a = Tensor::full_in(&pool, [512, 512], 1.0f32).expect("1 MiB");
     let mut held = Vec::new();

@@ -1,5 +1,5 @@
-//! Operations in parts, which have the same result on any number of threads, bit for bit, and functions of the caller
-//! on elements.
+//! Tests that operations have the same result on any number of threads, bit for bit, and tests of functions of the
+//! caller.
 
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -101,10 +101,10 @@ fn results_are_the_same_on_any_number_of_threads() {
     }
 }
 
-/// Work is distributed, and to no more threads than requested.
+/// Checks that work is distributed to several threads, but not to more than requested.
 #[cfg(feature = "rayon")]
 #[test]
-fn as_many_threads_work_as_were_asked_for() {
+fn work_runs_on_the_requested_number_of_threads() {
     use std::collections::HashSet;
     use std::sync::Mutex;
     use std::time::Duration;
@@ -139,7 +139,7 @@ fn as_many_threads_work_as_were_asked_for() {
 }
 
 #[test]
-fn a_function_gets_each_element_once_wherever_it_lies() {
+fn a_function_is_called_once_for_each_element_in_any_layout() {
     let source = fake::unpooled();
     let mut whole = Tensor::zeros_in(&source, [40, 30], DType::I32).expect("room");
     let mut view = whole
@@ -203,7 +203,7 @@ fn a_function_gets_each_element_once_wherever_it_lies() {
 
 /// Tests every input layout with every output layout, and the order of the calls where it is guaranteed.
 #[test]
-fn a_function_makes_elements_of_another_type_wherever_they_lie() {
+fn a_function_writes_elements_of_another_type_in_any_layout() {
     let source = fake::unpooled();
     let from = Tensor::from_fn_in(&source, [12, 10], |at| (10 * at[0] + at[1]) as u8).expect("room");
     let views = [
@@ -291,7 +291,7 @@ fn a_function_makes_elements_of_another_type_wherever_they_lie() {
 }
 
 #[test]
-fn a_panic_comes_through_and_leaves_the_tensor_usable() {
+fn a_panic_propagates_and_leaves_the_tensor_usable() {
     let source = fake::unpooled();
     let mut tensor = Tensor::full_in(&source, [3000], 1.0f32).expect("room");
     let map = |tensor: &mut Tensor| {

@@ -219,23 +219,23 @@ proptest! {
     #![proptest_config(config(150))]
 
     #[test]
-    fn sums_are_what_the_model_says(program in program()) {
+    fn sums_agree_with_the_model(program in program()) {
         for_all_types!(check_sums, &program);
     }
 
     #[test]
-    fn products_are_what_the_model_says(program in program()) {
+    fn products_agree_with_the_model(program in program()) {
         for_all_types!(check_products, &program);
     }
 
     #[test]
-    fn products_of_many_are_those_of_each(program in program()) {
+    fn batched_products_equal_the_products_of_each_pair(program in program()) {
         for_all_types!(check_batches, &program);
     }
 }
 
 #[test]
-fn the_largest_products_fit_in_the_source() {
+fn the_largest_batched_products_fit_into_the_memory_of_the_tests() {
     let program = Program {
         shape: vec![7; 4],
         ones: vec![false; MAX_RANK],

@@ -45,7 +45,7 @@ fn elements_are_in_brackets_and_columns() {
 }
 
 #[test]
-fn large_ones_are_shown_in_part_and_long_rows_in_lines() {
+fn large_tensors_are_abbreviated_and_long_rows_are_wrapped() {
     let source = fake::unpooled();
     let table = Tensor::arange_in(&source, 0, 10_000, 1)
         .and_then(|all| all.reshape([100, 100]))

@@ -263,7 +263,7 @@ proptest! {
     // Copies come from the default pool, which Miri cannot run.
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn chains_of_views_are_what_index_arithmetic_says(
+    fn chains_of_views_agree_with_index_arithmetic(
         shape in shape(),
         steps in steps(12),
         which in 0..CHAINS.len(),

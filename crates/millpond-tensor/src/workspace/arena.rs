@@ -3,7 +3,7 @@
 
 use millpond_account::error::AllocError;
 
-/// The minimum bytes of a chunk.
+/// The minimum size of a chunk in bytes.
 const LEAST: usize = 64 << 10;
 
 /// The allocator of chunks.
@@ -38,9 +38,9 @@ pub(super) struct Mark {
 
 /// Chunks of a pool that are used one after another.
 ///
-/// Invariant: no reference to a chunk's bytes is ever made here, and no chunk is freed between a mark and the reset to it. Bytes that
-/// [`take`](Self::take) has returned are before `at`, and are returned again only after a reset to a mark before them. Callers
-/// that make references of them make references that do not overlap.
+/// Invariant: no reference to a chunk's bytes is ever created here, and no chunk is freed between a mark and the reset to it. Bytes
+/// that [`take`](Self::take) has returned are before `at`, and are returned again only after a reset to a mark before them. If callers
+/// create references to these bytes, the references therefore do not overlap.
 pub struct Arena<M: ArenaMemory> {
     memory: M,
     chunks: Vec<M::Chunk>,
@@ -128,7 +128,7 @@ impl<M: ArenaMemory> Arena<M> {
     }
 }
 
-/// Resets the arena when it is dropped, also by a panic. Bytes that were taken in the meantime may then be returned again.
+/// Resets the arena when it is dropped, also on a panic. Bytes that were taken in the meantime may then be returned again.
 pub(super) struct Scope<'a, M: ArenaMemory> {
     pub(super) arena: &'a mut Arena<M>,
     mark: Mark,

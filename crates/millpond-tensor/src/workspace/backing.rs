@@ -7,7 +7,7 @@ use millpond_account::error::AllocError;
 use millpond_pool::dtype::DType;
 use std::fmt;
 
-/// Memory of which workspaces are made. It is implemented for the host and for devices.
+/// A kind of memory for workspaces. The trait is implemented for the host and for devices.
 pub trait Backing: ArenaMemory + Clone + fmt::Debug + 'static {
     /// A tensor in this memory.
     type Tensor: fmt::Debug;

@@ -3,9 +3,9 @@
 
 use super::named::WorkspaceError;
 
-/// Entries of one sort with unique names, in the order in which they were added.
+/// Entries of one kind with unique names, in the order in which they were added.
 pub(super) struct ByName<V> {
-    /// The sort, for errors.
+    /// The kind, for errors.
     what: &'static str,
     all: Vec<(String, V)>,
 }
@@ -53,7 +53,7 @@ impl<V> ByName<V> {
         Ok(&self.all[self.place(name)?].1)
     }
 
-    /// Returns several entries for writing. Fails if there is no entry of a name, or if a name occurs twice.
+    /// Returns several entries for writing. Returns an error if a name has no entry or occurs twice.
     pub(super) fn get_disjoint_mut<const N: usize>(
         &mut self,
         names: [&str; N],

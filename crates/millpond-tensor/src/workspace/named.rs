@@ -20,11 +20,11 @@ pub enum WorkspaceError {
     /// There is no buffer or tensor of this name.
     #[error("there is no {what} {name:?}: there are {known}")]
     Unknown {
-        /// The requested sort: a buffer or a tensor.
+        /// The requested kind: a buffer or a tensor.
         what: &'static str,
         /// The name.
         name: String,
-        /// The existing names of this sort.
+        /// The existing names of this kind.
         known: String,
     },
     /// The elements have another type.
@@ -142,7 +142,7 @@ impl Planned<HostMemory> {
     }
 }
 
-/// A named buffer, which has elements of this type.
+/// A named buffer, and the type of its elements.
 pub(super) struct NamedBuffer<B: Backing> {
     pub(super) elements: ElementType,
     bytes: usize,
@@ -227,7 +227,7 @@ impl<B: Backing> NamedOn<B> {
     /// Returns several tensors for writing, for example outputs together with operands.
     ///
     /// # Errors
-    /// Returns an error if there is no tensor of a name, or if a name occurs twice.
+    /// Returns an error if a name has no tensor or occurs twice.
     pub fn tensors_mut<const N: usize>(
         &mut self,
         names: [&str; N],
@@ -264,7 +264,8 @@ impl Named {
     /// Returns several buffers for writing.
     ///
     /// # Errors
-    /// Returns an error if there is no buffer of a name, if its elements have another type, or if a name occurs twice.
+    /// Returns an error if a name has no buffer, if the elements of a buffer have another type, or if a name occurs
+    /// twice.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;

@@ -14,9 +14,9 @@ use std::ptr::NonNull;
 
 /// Allocates temporaries, which live as long as the scope.
 ///
-/// Invariant: while this exists the arena is reset to no mark before the one at which the scope began. An inner scope borrows this
-/// one exclusively, and resets the arena to a mark after everything that was taken here. Memory that is handed out for `'s` is
-/// therefore handed out to nobody else during `'s`, and no chunk is freed, because the arena is borrowed exclusively for as long.
+/// Invariant: while this exists, the arena is not reset to a mark before the beginning of the scope. An inner scope borrows this
+/// one exclusively, and resets the arena to a mark after everything that was taken here. Memory that was returned for `'s` is
+/// therefore not returned again during `'s`. No chunk is freed during `'s`, because the arena is borrowed exclusively.
 pub struct Scratch<'s> {
     arena: RefCell<&'s mut Arena<HostMemory>>,
 }
@@ -71,8 +71,8 @@ impl<'s> Scratch<'s> {
             let base = chunk.pointer();
             base.map_addr(|address| address.saturating_add(start)).cast::<T>()
         };
-        // SAFETY: the bytes are aligned for `T` and initialised, which is sufficient for plain elements. By the invariant they are
-        // exclusively ours during `'s`. For no elements any aligned address is valid.
+        // SAFETY: the bytes are aligned for `T` and initialised, which is sufficient for plain elements. By the invariant no other
+        // code uses them during `'s`. If there are no elements, any aligned address is valid.
         Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), len) })
     }
 
@@ -106,7 +106,7 @@ impl<'s> Scratch<'s> {
     }
 
     /// Returns a temporary tensor of a type that is chosen at run time. It contains zeros, or the values of earlier temporaries of
-    /// this workspace. Truth values are all false.
+    /// this workspace. Elements of `bool` are all false.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;
@@ -140,7 +140,7 @@ impl<'s> Scratch<'s> {
         TensorMut::from_bytes(bytes, dtype, shape)
     }
 
-    /// Runs `work` with temporaries that end with it, before those of this scope.
+    /// Runs `work` in an inner scope. The temporaries of the inner scope end when `work` returns or panics.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;

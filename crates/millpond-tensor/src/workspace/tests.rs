@@ -17,7 +17,7 @@ fn empty() -> (Workspace, Unpooled) {
 }
 
 #[test]
-fn named_buffers_are_there_zero_and_of_their_type() {
+fn named_buffers_are_zeroed_and_their_type_is_checked() {
     let source = fake::unpooled();
     let mut workspace = Workspace::unpooled(&source)
         .buffer::<f32>("x", 100)
@@ -42,7 +42,7 @@ fn named_buffers_are_there_zero_and_of_their_type() {
 }
 
 #[test]
-fn named_tensors_are_there_zero_and_one_by_one() {
+fn named_tensors_are_zeroed_and_can_be_borrowed_together() {
     let source = fake::unpooled();
     let builder = || Workspace::unpooled(&source).buffer::<f32>("x", 10);
     let mut workspace = builder()
@@ -126,7 +126,7 @@ fn named_tensors_are_there_zero_and_one_by_one() {
 }
 
 #[test]
-fn a_name_is_there_once() {
+fn a_name_is_unique_and_cannot_be_borrowed_twice() {
     let source = fake::unpooled();
     let twice = Workspace::unpooled(&source)
         .buffer::<u8>("x", 1)
@@ -165,7 +165,7 @@ fn a_name_is_there_once() {
 }
 
 #[test]
-fn the_second_pass_asks_for_nothing() {
+fn the_second_pass_allocates_nothing() {
     let (mut workspace, source) = empty();
     let mut pass = |most: usize| {
         workspace.scope(|scratch| {
@@ -197,7 +197,7 @@ fn the_second_pass_asks_for_nothing() {
 }
 
 #[test]
-fn room_made_in_advance_spares_the_first_pass_too() {
+fn memory_allocated_in_advance_serves_the_first_pass() {
     let source = fake::unpooled();
     let mut workspace = Workspace::unpooled(&source)
         .scratch_bytes(500_000)
@@ -226,7 +226,7 @@ fn a_scope_that_panics_ends_its_temporaries() {
 }
 
 #[test]
-fn room_that_cannot_be_had_is_an_error_and_the_scope_goes_on() {
+fn a_failed_allocation_leaves_the_scope_usable() {
     let (mut workspace, _) = empty();
     workspace.scope(|scratch| {
         let kept = scratch.alloc_from(&[5u8; 100]).expect("room");
@@ -315,7 +315,7 @@ proptest! {
     })]
 
     #[test]
-    fn temporaries_are_apart_while_they_last(steps in steps()) {
+    fn temporaries_do_not_overlap_while_they_exist(steps in steps()) {
         let (mut workspace, source) = empty();
         let mut seed = 0;
         workspace.scope(|scratch| run(scratch, &steps, &mut seed));
@@ -329,7 +329,7 @@ proptest! {
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn a_workspace_may_own_its_pool() {
+fn a_workspace_keeps_its_pool_open() {
     let pool = Pool::host().expect("a pool");
     let heap = pool.heap();
     let mut workspace = Workspace::builder(&pool)

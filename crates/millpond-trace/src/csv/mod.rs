@@ -42,7 +42,7 @@ const INITIAL_BLOCK: &str = "initial_block";
 /// A block freed before the first event that still waited for a stream.
 const INITIAL_PENDING: &str = "initial_pending";
 
-/// Bits of the `id` of an [`INITIAL_SEGMENT`] row.
+/// The bit for a segment of the small pool in the `id` of an [`INITIAL_SEGMENT`] row.
 const SMALL: u64 = 1;
-/// The second bit.
+/// The bit for an expandable segment in the `id` of an [`INITIAL_SEGMENT`] row.
 const EXPANDABLE: u64 = 2;

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 /// Writes a trace as uncompressed Millpond CSV. [`crate::read`] returns the same events.
 ///
-/// Columns beyond the required six are written only if the trace has values for them. Commas and line breaks in tags
-/// become semicolons and spaces.
+/// The columns `time_us`, `action`, `id`, `bytes`, `stream` and `tag` are always written. Other columns are written
+/// only if the trace has values for them. Commas and line breaks in tags become semicolons and spaces.
 pub fn write_csv(trace: &Trace, mut out: impl Write) -> io::Result<()> {
     let addresses = trace.events.iter().any(|event| event.address != 0)
         || !trace.initial_blocks.is_empty()

@@ -141,7 +141,7 @@ impl<'a> Source<'a> {
         self.told.get().memory == 0
     }
 
-    /// Returns what every format lacks because the recording itself lacks it.
+    /// Returns the losses that every format has because the recording itself lacks the data.
     pub(super) fn lost(&self) -> Vec<String> {
         let told = self.told.get();
         let counts = [
@@ -325,7 +325,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         (self.each)(&Event { row, began, text })
     }
 
-    /// Begins the selected time range. The state at that time is written as if it was created there.
+    /// Begins the selected time range. The state at that time is written as if it was created at that time.
     fn begin(&mut self) -> Result<(), ExportError> {
         self.open = true;
         let time = self.source.options.from.unwrap_or(0);

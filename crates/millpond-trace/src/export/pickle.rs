@@ -168,7 +168,7 @@ mod tests {
 
     /// The expected bytes are the output of CPython's `pickle.dumps` for the same values, protocol 2.
     #[test]
-    fn numbers_are_as_pythons() {
+    fn integers_are_encoded_as_by_python() {
         let written = |value: i128| {
             let mut out = Vec::new();
             let mut pickle = Pickle::new(&mut out).expect("memory");

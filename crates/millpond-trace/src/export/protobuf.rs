@@ -88,7 +88,7 @@ mod tests {
 
     /// The examples of the specification of the encoding.
     #[test]
-    fn numbers_and_texts_are_as_described() {
+    fn numbers_and_texts_are_encoded_as_specified() {
         let mut message = Message::new();
         message.number(1, 150);
         assert_eq!(message.bytes(), [0x08, 0x96, 0x01]);

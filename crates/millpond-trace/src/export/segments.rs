@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn known_ranges_are_shown_as_they_are() {
+    fn recorded_ranges_are_used_unchanged() {
         let mut ranges = Ranges::default();
         ranges.reserve(&range(Kind::Reserve, 1 << 20, 4096));
         ranges.reserve(&range(Kind::Reserve, 2 << 20, 4096));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_come_and_go_are_parts_of_one_range() {
+    fn ranges_reserved_in_parts_are_joined_and_split() {
         let mut ranges = Ranges::default();
         for page in 0..4 {
             ranges.reserve(&range(Kind::Reserve, (8 + page) << 20, 1 << 20));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_made_up_around_all_blocks() {
+    fn ranges_are_created_around_blocks_outside_recorded_ranges() {
         let mut ranges = Ranges::default();
         ranges.block(5, 10);
         ranges.block(3 << 20, 1 << 20);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_addresses_get_places_of_their_own() {
+    fn blocks_without_addresses_get_addresses_that_do_not_overlap() {
         let mut places = Places::default();
         let block = |kind, id, bytes| Row {
             id,

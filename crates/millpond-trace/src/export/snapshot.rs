@@ -21,7 +21,7 @@ use std::io::{self, Write};
 const MOST_DEVICES: i32 = 1024;
 /// Number of categories with a colour of their own. The viewer has ten colours, and one is for the rest.
 const MOST_CATEGORIES: u32 = 9;
-/// A category that must exist if there are any. Without it, one version of the viewer throws an exception.
+/// The category that must exist if there are any categories. Without it, one version of the viewer throws an exception.
 const UNKNOWN: &str = "unknown";
 /// The most events of several devices that one walk gathers. A device with more events has its own walk.
 const GATHERED: u64 = 1 << 19;

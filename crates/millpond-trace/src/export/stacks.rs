@@ -1,7 +1,7 @@
 //! Returns the origin of a block as frames: those of its stack, or of its tag and pool if no stack was recorded.
 //!
 //! A tag from a snapshot contains the program's words and the whole stack, such as `forward;layer
-//! 3;model.py:call:12<train.py:step:80`. Such frames are parsed again, and the words surround them.
+//! 3;model.py:call:12<train.py:step:80`. The frames are parsed from the tag, and the words become outer frames.
 
 use super::events::Source;
 use crate::hash::Map;
@@ -13,7 +13,7 @@ use std::hash::Hash;
 
 /// Maximum bytes of a name. Viewers can handle this length, and real names are shorter.
 const MOST_NAME: usize = 4096;
-/// The bytes that a frame takes besides its names.
+/// The bytes that a frame takes in addition to its names.
 const FRAME: usize = size_of::<Frame>();
 /// The names of a stack are written again for each origin. They are not kept, but writing them takes time, so this
 /// fraction of their bytes is charged as kept.
@@ -89,8 +89,8 @@ impl Source<'_> {
         frames
     }
 
-    /// Returns the frames of an origin as [`frames`](Self::frames), without those that frameworks put around every call
-    /// unless the options ask for every frame.
+    /// Returns the frames of an origin like [`frames`](Self::frames). Frames that frameworks put around every call are
+    /// removed unless the options ask for every frame.
     pub(super) fn folded(&self, origin: Origin) -> Vec<Frame> {
         let mut frames = self.frames(origin);
         let is_kept = |frame: &Frame| self.options.every_frame || !is_plumbing(&frame.file, &frame.function);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_no_lines() {
+    fn control_characters_in_names_are_replaced_and_long_names_are_cut() {
         assert_eq!(clean("a\nb\0c\u{9b}"), "a b c ");
         assert!(matches!(clean("plain;\"<é>"), Cow::Borrowed("plain;\"<é>")));
         let long = clean(&"é".repeat(1 << 20)).into_owned();

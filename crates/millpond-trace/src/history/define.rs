@@ -17,9 +17,9 @@ const MOST_TAG: usize = 64 << 10;
 const MOST_INLINED: usize = 256;
 /// The most addresses kept of one stack: the innermost ones.
 const MOST_DEEP: usize = 4 << 10;
-/// The bytes that an entry of any table here takes besides its text.
+/// The bytes that an entry of any table here takes in addition to its text.
 const ENTRY: usize = 64;
-/// The bytes that a frame takes besides its text.
+/// The bytes that a frame takes in addition to its text.
 const FRAME: usize = size_of::<Frame>() + 48;
 /// The factor by which all stacks with the names of their addresses may exceed the allowance. Stacks share names, and each stack is read
 /// with all its names a few times.
@@ -147,7 +147,7 @@ impl Definitions {
     /// Checks that all stacks can be read with the names of their addresses.
     ///
     /// # Errors
-    /// Returns an error if many stacks share names in such a way that reading them would take too long, or keeping each stack with its
+    /// Returns an error if many stacks share names, so that reading all stacks would take too long, or keeping each stack with its
     /// names would take too much memory.
     pub(super) fn check_stacks(&self, allowance: Allowance) -> Result<(), HistoryError> {
         let of_frame = |frame: &Frame| (FRAME + frame.function.len() + frame.file.len()) as u64;
@@ -226,7 +226,7 @@ impl Definitions {
         }
     }
 
-    /// Returns the name of a tag. Empty if there is none.
+    /// Returns the name of a tag, or an empty string if there is none.
     pub fn tag(&self, number: u32) -> &str {
         self.tags.get(&number).map_or("", String::as_str)
     }
@@ -236,17 +236,18 @@ impl Definitions {
         self.pools.get(&number)
     }
 
-    /// Returns the name of a thread. Empty if there is none.
+    /// Returns the name of a thread, or an empty string if there is none.
     pub fn thread(&self, number: u32) -> &str {
         self.threads.get(&number).map_or("", String::as_str)
     }
 
-    /// Returns the addresses of a stack, innermost first. Empty if unknown.
+    /// Returns the addresses of a stack, innermost first, or an empty slice if they are unknown.
     pub fn stack(&self, number: u32) -> &[u64] {
         self.stacks.get(&number).map_or(&[], |stack| stack)
     }
 
-    /// Returns the functions at an address of a stack, innermost first, if the recording contains them.
+    /// Returns the functions at an address of a stack, innermost first, or an empty slice if the recording does not
+    /// contain them.
     pub fn frames(&self, address: u64) -> &[Frame] {
         self.frames.get(&address).map_or(&[], |frames| frames)
     }

@@ -5,7 +5,7 @@ use crate::model::NO_ALLOCATION;
 use crate::recording::{Kind, Row, set_start, start_of};
 use crate::{Action, Format, Interrupt, Recording, Trace};
 
-/// The earliest time of a PyTorch snapshot that counts from 1970, in microseconds. Snapshots without such times count from their start.
+/// The earliest time of a PyTorch snapshot that counts from 1970, in microseconds. The times of other snapshots count from their start.
 const EARLIEST: u64 = 1_000_000_000_000_000;
 
 /// Returns the rows of every device's trace, in order of time. The tags and streams of each device have separate

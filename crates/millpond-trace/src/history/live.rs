@@ -24,7 +24,7 @@ impl Live {
     /// Processes a row. Returns the allocation that it ends, if any.
     ///
     /// A complete keyframe replaces the known state, which corrects it after a loss of events. While a keyframe is
-    /// incomplete, and for ever if it was cut, its blocks are added and no block is removed.
+    /// incomplete, and forever if it was cut, its blocks are added and no block is removed.
     #[inline]
     pub fn note(&mut self, row: &Row) -> Option<Row> {
         match row.kind {

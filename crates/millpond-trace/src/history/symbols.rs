@@ -7,11 +7,11 @@ const MOST_FRAMES: usize = 4 << 10;
 
 /// Finds the functions at the addresses of a recording.
 pub trait Symbols {
-    /// Returns the functions at an address of a stack, innermost first if some are inlined. Empty if unknown.
+    /// Returns the functions at an address of a stack, innermost first if some are inlined. Returns an empty list if they are unknown.
     fn frames(&self, address: u64) -> Vec<Frame>;
 
-    /// Returns the functions of a stack, innermost first. A function without a name is called by its address. A stack with too many
-    /// functions is cut to the innermost ones.
+    /// Returns the functions of a stack, innermost first. The name of an unknown function is its address. A stack with too many functions
+    /// is cut to the innermost ones.
     fn stack(&self, addresses: &[u64]) -> Vec<Frame> {
         let named = |address: &u64| match self.frames(*address) {
             frames if frames.is_empty() => vec![Frame {

@@ -83,7 +83,7 @@ fn ours() -> Vec<u8> {
 }
 
 #[test]
-fn a_recording_of_ours_is_walked_again_and_again() {
+fn a_millpond_recording_can_be_walked_repeatedly() {
     let file = Scratch::new("ours.mpr", &ours());
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
     assert_eq!(
@@ -114,7 +114,7 @@ fn a_recording_of_ours_is_walked_again_and_again() {
 }
 
 #[test]
-fn other_formats_are_the_same_rows() {
+fn other_formats_are_converted_to_rows() {
     let csv = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.5,allocate,0x10,100,0\n1,00:00:02.5,free,0x10,100,0\n";
     let file = Scratch::new("rmm.csv", csv.as_bytes());
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
@@ -236,7 +236,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(16))]
 
     #[test]
-    fn a_walk_from_a_keyframe_knows_what_one_from_the_beginning_does(
+    fn a_walk_from_a_keyframe_has_the_same_state_as_one_from_the_beginning(
         draws in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..400),
     ) {
         let file = Scratch::new("long.mpr", &long(&draws));
@@ -381,7 +381,7 @@ fn blocks(ids: std::ops::RangeInclusive<u64>) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_takes_the_name_of_an_open_recording_is_not_read_in_its_place() {
+fn an_open_recording_is_still_read_after_another_file_takes_its_name() {
     let file = Scratch::new("named.mpr", &blocks(1..=3));
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
     let other = Scratch::new("other.mpr", &blocks(1..=30));
@@ -390,7 +390,7 @@ fn a_file_that_takes_the_name_of_an_open_recording_is_not_read_in_its_place() {
 }
 
 #[test]
-fn a_recording_that_is_written_over_is_noticed() {
+fn an_overwritten_recording_is_detected() {
     let whole = blocks(1..=3);
     let file = Scratch::new("over.mpr", &whole);
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
@@ -416,7 +416,7 @@ fn rows_in_one_batch(rows: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_batch_that_becomes_whole_later_is_in_no_walk() {
+fn a_batch_that_is_completed_after_opening_is_not_read() {
     let whole = blocks(1..=10);
     let file = Scratch::new("grows.mpr", &whole[..whole.len() / 2]);
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
@@ -427,7 +427,7 @@ fn a_batch_that_becomes_whole_later_is_in_no_walk() {
 }
 
 #[test]
-fn a_keyframe_that_is_cut_takes_nothing_away() {
+fn an_incomplete_keyframe_removes_no_blocks() {
     let block = |kind, id| Row {
         id,
         requested: 10,
@@ -450,7 +450,7 @@ fn a_keyframe_that_is_cut_takes_nothing_away() {
         ids
     };
     let (alloc, named) = (|id| block(Kind::Alloc, id), |id| block(Kind::Live, id));
-    // Blocks that a keyframe does not list are removed once it is complete, and not before.
+    // Blocks that a keyframe does not list are removed when it is complete, and not before.
     assert_eq!(
         told(&[alloc(1), alloc(2), keyframe(2), named(2), named(3)]),
         [2, 3]

@@ -80,7 +80,7 @@ impl Arena {
         Value::new(kind, number).ok_or(TOO_MANY_CONTAINERS)
     }
 
-    /// Adds a dict whose pairs so far the sieve keeps under `number`.
+    /// Adds a dict. The sieve keeps its pairs so far under `number`.
     #[inline]
     pub(super) fn whole(&mut self, number: u32) -> Result<Value, Full> {
         self.whole += 1;
@@ -113,7 +113,7 @@ impl Arena {
         self.containers.share(list.index(), items);
     }
 
-    /// Returns whether the sieve has a dict's pairs.
+    /// Returns the location of a dict's pairs.
     #[inline]
     pub(super) fn taken(&self, dict: Value) -> PairStorage {
         match dict.as_whole() {

@@ -10,9 +10,9 @@
 
 use super::value::Value;
 
-/// Used as a length: the container is in [`Containers::grown`], at index `start`.
+/// The length of a span whose container is in [`Containers::grown`], at index `start`.
 const GROWN: u32 = u32::MAX;
-/// Used as a length: the sieve keeps the container's items under the number in `start`.
+/// The length of a span whose items the sieve keeps under the number in `start`.
 const TAKEN: u32 = u32::MAX - 1;
 /// Maximum number of items of all containers.
 const MOST_ITEMS: usize = (u32::MAX - 2) as usize;
@@ -155,7 +155,7 @@ impl Containers {
         self.spans[number] = items;
     }
 
-    /// Returns whether the sieve has a container's items.
+    /// Returns the location of a container's items.
     #[inline]
     pub(super) fn taken(&self, number: usize) -> PairStorage {
         match self.spans[number] {

@@ -62,7 +62,7 @@ impl<S: Sieve> Machine<'_, S> {
     pub(super) fn dict(&mut self, window: &[u8], at: usize) -> Step<usize> {
         self.room(at)?;
         let place = self.memo.len();
-        // The memo entry is set once it is known whether the sieve takes the dict. A taken dict is in no container.
+        // The memo entry is set after it is known whether the sieve takes the dict. A taken dict is in no container.
         if !window[at..].starts_with(&OPENING)
             || self.marks.len() == DEEPEST
             || self.memoize(Value::UNSET, at + 1).is_err()

@@ -41,7 +41,7 @@ const fn every(length: u32, opcode: u8) -> (u128, u128) {
 /// The bit in which the two opcodes differ.
 const WIDE: u8 = BINGET ^ LONG_BINGET;
 
-/// Returns 2 or 5 bytes.
+/// Returns the length of an opcode with its argument: 2 or 5 bytes.
 #[inline]
 fn length_of_get(opcode: u8) -> usize {
     let long = usize::from(opcode & WIDE);
@@ -67,8 +67,8 @@ impl<S: Sieve> Machine<'_, S> {
         true
     }
 
-    /// Fills `list` with the run of references after the mark at `mark_at`, if the list is empty and such a run
-    /// follows.
+    /// Fills `list` with the run of references after the mark at `mark_at`. Returns the position of the next opcode, or
+    /// `None` if the list is not empty or no run follows.
     #[inline]
     pub(super) fn run(&mut self, window: &[u8], mark_at: usize, list: Value) -> Option<usize> {
         let at = mark_at + 1;

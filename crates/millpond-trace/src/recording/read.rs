@@ -38,8 +38,8 @@ pub enum End {
     },
 }
 
-/// Reads a recording from its beginning. Any file may be hostile. Nothing in it sizes a buffer beyond the limit in
-/// [`next_batch`](Self::next_batch), and the recording ends at data that cannot be parsed.
+/// Reads a recording from its beginning. Any file may be hostile. No value in it makes a buffer larger than the limit
+/// in [`next_batch`](Self::next_batch), and the recording ends at data that cannot be parsed.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: Counted<R>,
@@ -111,7 +111,7 @@ impl<R: Read> Reader<R> {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Returns how the recording ends, once [`next_batch`](Self::next_batch) has returned `None`.
+    /// Returns how the recording ends, or `None` before [`next_batch`](Self::next_batch) has returned `None`.
     pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }

@@ -9,7 +9,7 @@ pub enum Kind {
     Batch = 0,
     /// A block was allocated.
     Alloc = 1,
-    /// A block was freed and can be allocated again at once.
+    /// A block was freed and can be allocated again immediately.
     Free = 2,
     /// A block was freed, but streams still use it.
     FreeRequested = 3,

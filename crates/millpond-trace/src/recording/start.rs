@@ -15,7 +15,7 @@ pub fn set_start(facts: &mut Vec<(String, String)>, nanos: u64) {
     ));
 }
 
-/// Returns that moment, if the facts contain it.
+/// Returns the moment from which the times of a recording count, in nanoseconds since 1970, if the facts contain it.
 pub(crate) fn start_of(facts: &[(String, String)]) -> Option<u64> {
     let (_, text) = facts.iter().find(|(name, _)| name == START)?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));

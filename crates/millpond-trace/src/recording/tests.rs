@@ -81,7 +81,7 @@ fn rows_are_read_as_written() {
 }
 
 #[test]
-fn words_and_numbers_stay_with_their_rows() {
+fn texts_and_lists_are_read_with_their_rows() {
     let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
     let define = |kind, number| Row {
         tag: number,
@@ -162,7 +162,7 @@ fn a_cut_file_is_read_up_to_its_last_whole_batch() {
 
 /// Every byte is changed in turn. This may change rows, but it has no other effect.
 #[test]
-fn a_damaged_file_ends_no_process() {
+fn a_damaged_file_never_causes_a_panic() {
     let file = written(&program(60));
     for at in 0..file.len() {
         for change in [0x01, 0x80, 0xff] {
@@ -202,7 +202,7 @@ fn other_files_are_refused_in_one_sentence() {
 }
 
 #[test]
-fn a_batch_is_a_batch() {
+fn a_batch_skips_its_own_row_and_accepts_any_position() {
     let rows = program(10);
     let file = written(&rows);
     let mut reader = Reader::new(&file[..]).expect("a recording");

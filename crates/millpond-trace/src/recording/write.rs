@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Rows of a batch: enough to compress well, few enough to lose little if the process dies.
 const ROWS: usize = 64 << 10;
-/// The bytes of texts and lists that end a batch. Readers refuse batches of ten times as many bytes.
+/// The bytes of texts and lists after which a new batch begins. Readers refuse batches with ten times as many bytes.
 const SAID: usize = 8 << 20;
 /// The compression level. A higher level does not improve columns of differences. A lower level such as -4 saves an
 /// eighth of the time but makes files a quarter larger.

@@ -3,7 +3,7 @@
 //! Newer snapshots share one dict for each frame. Older ones contain a dict wherever a frame occurs. In both cases a
 //! frame is classified and named once. It is identified by its dict if that was read before, and otherwise by its
 //! contents. A file of a package keeps the path below the folder in which packages are installed, so that it can be
-//! told from a file of the program.
+//! distinguished from a file of the program.
 
 use super::names::{native_role, push_name};
 use super::schema::Key;
@@ -22,7 +22,7 @@ pub(super) const FIRST_FRAME: u32 = 1 << 27;
 /// The role of a frame in a stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A frame of the allocator, the unwinder or the interpreter. Such frames are in every stack.
+    /// A frame of the allocator, the unwinder or the interpreter. These frames are in every stack.
     Noise,
     /// A Python frame of the program itself.
     Program,
@@ -76,7 +76,7 @@ struct Content {
 }
 
 impl Frames {
-    /// Returns the role of `value`, or `None` if it is not a frame, or one with other keys than PyTorch writes.
+    /// Returns the role of `value`, or `None` if it is not a frame or has other keys than PyTorch writes.
     #[inline]
     pub(super) fn role(&mut self, arena: &Arena, value: Value) -> Option<Role> {
         let number = self.number(arena, value)?;
@@ -181,7 +181,7 @@ impl Frames {
         }
     }
 
-    /// Returns whether this is a frame of the allocator, the unwinder or the interpreter. Such frames are in every
+    /// Returns whether this is a frame of the allocator, the unwinder or the interpreter. These frames are in every
     /// stack.
     fn is_noise(&mut self, arena: &Arena, content: Content) -> bool {
         const STARTS: [&str; 12] = [
@@ -219,7 +219,8 @@ impl Frames {
 }
 
 impl Content {
-    /// Returns `None` if the pairs have none of a frame's keys, or other keys that this reader knows.
+    /// Reads the contents of a frame. Returns `None` if the pairs have none of a frame's keys, or a known key that a
+    /// frame does not have.
     fn of(arena: &Arena, pairs: impl Iterator<Item = (Value, Value)>) -> Option<Self> {
         let mut content = Self::default();
         let mut named = false;

@@ -191,8 +191,8 @@ fn complete_requests(events: &mut [Event], end: &Map<u64, InitialBlock>) -> u64 
     changed
 }
 
-/// Returns whether the recorder was configured to omit requests. This is so if there is no request and a block is
-/// allocated and freed without one. A completion without a request then does not mean that the block waited when the
+/// Returns whether the recorder was configured to omit requests. This is the case if there is no request, and a block
+/// is allocated and freed without one. A completion without a request then does not mean that the block waited when the
 /// recording began.
 fn requests_left_out(events: &[Event]) -> bool {
     if events.iter().any(|event| event.action == Action::FreeRequested) {

@@ -48,7 +48,7 @@ fn push_native(name: &mut String, function: &str) {
     push_clean(name, rest);
 }
 
-/// Returns the beginning of a function, of which only so much is searched.
+/// Returns the part of a function that is searched: its beginning.
 fn head(function: &str) -> &str {
     let end = (0..=function.len().min(SEARCHED)).rev();
     let end = end.into_iter().find(|&at| function.is_char_boundary(at));
@@ -62,7 +62,7 @@ pub(super) fn native_role(function: &str) -> Role {
     if autograd.is_some_and(|rest| rest.starts_with("Engine::evaluate_function")) {
         Role::Engine
     } else if autograd.is_some_and(|rest| ["Node::", "PyNode::"].iter().any(|of| rest.starts_with(of))) {
-        // It runs a node that is written in Python, or any node.
+        // The frame runs any node, or a node that is written in Python.
         Role::Framework
     } else if autograd.is_some_and(|rest| ends_in(rest, "::apply")) {
         Role::Node

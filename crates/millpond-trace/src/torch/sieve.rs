@@ -1,15 +1,15 @@
 //! Takes values out of a snapshot while it is parsed.
 //!
-//! Three kinds of values make up nearly all of a snapshot. Only ten values of an event's dict matter, so these are
-//! kept instead of its pairs. Only the contents of a frame matter (see [`super::frames`]), so equal frames are kept
-//! once. Frames that are in every stack are dropped from the list. The rest of the reader sees no difference, except for frames that change later, which no
-//! program writes.
+//! Three kinds of values make up nearly all of a snapshot. Only ten values of an event's dict matter, so these are kept
+//! instead of its pairs. Only the contents of a frame matter (see [`super::frames`]), so equal frames are kept once.
+//! Frames that are in every stack are dropped from the list. The rest of the reader sees no difference, except for
+//! frames that change later, which no program writes.
 
 use super::frames::{FIRST_FRAME, Frames, Role};
 use super::schema::{KEYS, Key};
 use crate::pickle::{self, Arena, Taken, Value};
 
-/// The values of one event's dict, or `None` where it has none.
+/// The values of one event's dict. A value that the dict does not have is `None`.
 #[derive(Clone, Copy)]
 pub(super) struct Record([Value; 10]);
 

@@ -1,4 +1,4 @@
-//! Formats a stack of frames as one line that shows who requested the memory.
+//! Formats a stack of frames as one line that shows where memory was requested.
 //!
 //! A tag contains the whole stack, the innermost frame first: `model.py:forward:12<train.py:step:80`. Only frames of
 //! the allocator, the unwinder and the interpreter are left out. The program's own words come before, each followed by
@@ -16,8 +16,8 @@ use crate::strings::{Interner, MOST_STACK};
 
 /// Number of slots for recently used tags.
 const RECENT: usize = 512;
-/// Bytes of text that may be made before stacks are cut, besides [`ITEM`] for each item of the file's lists. A file can
-/// name the same stack any number of times, each time with other words.
+/// Bytes of text that may be made before stacks are cut, in addition to [`ITEM`] for each item of the file's lists. A
+/// file can name the same stack any number of times, each time with other words.
 const FREE: usize = 256 << 20;
 /// Bytes of text for each item of a list. Real frames have fewer.
 const ITEM: usize = 64;
@@ -33,7 +33,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Only a stack.
+    /// Creates an origin that has only a stack.
     pub(super) fn of_frames(frames: Value) -> Self {
         Self {
             frames,
@@ -243,7 +243,7 @@ fn place((words, forward): Key) -> usize {
     (slot.wrapping_mul(0x9e37_79b1) >> (32 - RECENT.ilog2())) as usize
 }
 
-/// The frames of a stack that tell about a backward pass.
+/// The frames of a stack that describe a backward pass.
 #[derive(Default)]
 struct Pass {
     is_backward: bool,
@@ -304,7 +304,7 @@ impl Pass {
 
 const AUTOGRAD: &str = "torch::autograd::";
 
-/// Returns the part of a path of namespaces before its last part `last`, as `MulBackward0` of
+/// Returns the part of a path of namespaces before its last part `last`. For example, it is `MulBackward0` for
 /// `torch::autograd::generated::MulBackward0::apply`.
 fn last_of<'a>(path: &'a str, last: &str) -> &'a str {
     let path = path.strip_suffix(last).unwrap_or(path);

@@ -1,5 +1,5 @@
-//! The digits to learn. They are drawn with a pen of any strength somewhere on a noisy canvas, and written to `.npy`
-//! files. Each row is the canvas followed by the digit.
+//! The digits to learn. They are drawn with a random strength at a random place on a noisy canvas, and written to
+//! `.npy` files. Each row is the canvas followed by the digit.
 
 use millpond::{Npy, TensorError, TensorRef};
 use std::error::Error;

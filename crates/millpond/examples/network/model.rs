@@ -62,7 +62,7 @@ impl Layer {
         output.sum_dim_into(0, &mut self.biases.gradient)
     }
 
-    /// Returns the gradient of the layer's input, which is 0 where the ReLU was 0.
+    /// Returns the gradient of the layer's input. It is 0 for each element at which the ReLU was 0.
     fn backward<'s>(
         &self,
         input: TensorRef<'_>,

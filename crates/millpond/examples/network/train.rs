@@ -102,7 +102,7 @@ impl Trainer {
         })
     }
 
-    /// Runs through all rows in an order of its own. It allocates only the buffer into which batches are read.
+    /// Trains on all rows in a different order for each epoch. It allocates only the buffer into which batches are read.
     fn epoch(&mut self, data: &DataSet<f32>, number: u64) -> Result<Score, Box<dyn Error>> {
         let mut all = Score::default();
         let pass = data.pass().rows(BATCH).order(Order::shuffled(number)).ahead(0);

@@ -30,7 +30,7 @@ fn quiet() -> PoolBuilder {
     Pool::builder().settings("").track(None).trim_every(None)
 }
 
-/// Returns the peak of reserved bytes while `work` ran on a pool of its own.
+/// Returns the peak of reserved bytes while `work` ran on a new pool.
 fn reserved(work: impl FnOnce(&Pool) -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let pool = quiet().host()?;
     work(&pool)?;

@@ -18,7 +18,7 @@ pub(crate) const PRACTICES: [Practice; 5] = [
     ),
 ];
 
-/// Runs `work` with a pool of its own on the calling thread only.
+/// Runs `work` with a new pool, on the calling thread only.
 fn drawing(work: impl FnOnce() -> Outcome) -> Outcome {
     millpond::set_threads(1);
     Pools::with(quiet()).scope(work)

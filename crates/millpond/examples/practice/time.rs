@@ -48,7 +48,7 @@ pub(crate) const PRACTICES: [Practice; 15] = [
     practice("guards while hunting", "guards always", guard),
 ];
 
-/// Practices that are often said to matter and hardly do here.
+/// Practices that are often said to matter, but have little effect in this library.
 pub(crate) const MYTHS: [Practice; 3] = [
     practice("free in any thread", "send back to be used again", free_anywhere),
     practice("ordinary memory", "pinned memory", pinned),
@@ -69,7 +69,7 @@ pub(crate) fn quiet() -> PoolBuilder {
     Pool::builder().settings("").track(None).trim_every(None)
 }
 
-/// Returns the nanoseconds of one of `times` calls.
+/// Returns the mean time of a call in nanoseconds, over `times` calls.
 pub(crate) fn each(
     times: usize,
     mut work: impl FnMut() -> Result<(), Box<dyn Error>>,
@@ -309,7 +309,7 @@ fn free_anywhere() -> Outcome {
     })
 }
 
-/// Creates a pool and a buffer, a cost that a process pays once.
+/// Creates a pool and a buffer. A process pays this cost only one time.
 fn pinned() -> Outcome {
     const BYTES: usize = 2 * MIB;
     let plain = each(4, || {

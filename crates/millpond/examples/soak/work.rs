@@ -4,7 +4,7 @@ use millpond::{Buffer, Pool, Tenant};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The steps of a thread, followed by the maximum number of bytes that it holds.
+/// The number of steps of a thread, and the maximum number of bytes that it holds.
 const LIFE: u64 = 20_000;
 const MOST: usize = 24 << 20;
 /// The maximum number of blocks in transit to another thread.
@@ -122,7 +122,7 @@ pub(crate) fn worker(pool: &Pool, tenant: &Tenant, post: &Post, over: &AtomicBoo
 
 /// Forks a child process that uses the pool.
 pub(crate) fn child(pool: &Pool) -> Result<(), String> {
-    // SAFETY: the child uses the pool and what a child of threads may use, and leaves by `_exit`.
+    // SAFETY: the child only uses the pool and functions that are safe after a fork, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // A child that hangs is ended by the alarm, which its status shows.

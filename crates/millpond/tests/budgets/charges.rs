@@ -13,7 +13,7 @@ fn family() -> (Budget, Budget, Budget) {
 }
 
 #[test]
-fn a_charge_reaches_all_above_it_or_none() {
+fn a_charge_reaches_all_parents_or_none() {
     let (top, left, right) = family();
     let held = right.charge(50).expect("fits");
     assert_eq!((top.used(), left.used(), right.used()), (50, 0, 50));
@@ -71,7 +71,7 @@ fn charges_split_merge_and_are_forgotten() {
 }
 
 #[test]
-fn a_limit_may_be_set_below_what_is_charged() {
+fn a_limit_may_be_set_below_the_charged_bytes() {
     let (top, left, _) = family();
     let (one, two) = (left.charge(40).expect("fits"), left.charge(40).expect("fits"));
     top.set_limit(Some(50));
@@ -88,7 +88,7 @@ fn a_limit_may_be_set_below_what_is_charged() {
 }
 
 #[test]
-fn extremes_are_refused_or_fit() {
+fn charges_of_zero_and_of_huge_sizes_fit_or_are_refused() {
     let (top, left, _) = family();
     let full = top.charge(100).expect("fits");
     assert_eq!(left.charge(0).expect("nothing always fits").bytes(), 0);
@@ -148,7 +148,7 @@ fn reserved_and_allocated_bytes_do_not_mix() {
 }
 
 #[test]
-fn trees_are_bounded_and_forget_what_is_gone() {
+fn trees_are_bounded_and_forget_dropped_budgets() {
     let root = Budget::root("0");
     let mut last = root.clone();
     for level in 1..32 {

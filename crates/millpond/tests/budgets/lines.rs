@@ -64,7 +64,7 @@ fn a_large_request_is_not_overtaken() {
 }
 
 #[test]
-fn one_return_serves_as_many_as_it_suffices_for_in_order() {
+fn returned_bytes_serve_as_many_waiting_requests_as_fit_in_order() {
     let budget = budget(100);
     let held = budget.charge(100).expect("fits");
     let mut tasks: Vec<_> = (0..40).map(|_| waiting(&budget, 4)).collect();
@@ -87,7 +87,7 @@ fn tenants_do_not_wait_for_each_other() {
     assert_eq!((one.waiting(), pool.waiting(), two.has_waiters()), (1, 0, true));
     let more = two.charge(60).expect("another tenant's line is not its own");
     let mut behind = waiting(&pool, 20);
-    // Now a request waits at the pool itself, so no other request is served first there.
+    // Now a request waits at the pool itself, so the pool serves no other request before it.
     assert!(two.charge(0).is_ok() && one.try_charge(1).is_err());
     assert!(pool.try_charge(5).expect_err("one comes first").waiting == 1);
     drop(held);
@@ -99,7 +99,7 @@ fn tenants_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn one_served_below_waits_on_above_and_keeps_its_turn() {
+fn a_request_that_its_tenant_serves_keeps_its_turn_in_the_parents_queue() {
     let pool = budget(100);
     let (one, two) = (child(&pool, 30), child(&pool, 90));
     let held = one.charge(30).expect("fits");
@@ -118,7 +118,7 @@ fn one_served_below_waits_on_above_and_keeps_its_turn() {
     let third = pool.child("late").expect("a child");
     pool.set_limit(Some(90));
     drop(held);
-    // There is room below. Ten bytes are missing above.
+    // The tenant has room. The pool lacks ten bytes.
     not_served(&mut first);
     assert_eq!((one.waiting(), pool.waiting()), (0, 1));
     assert!(third.try_charge(1).is_err(), "nobody passes the pool before it");
@@ -153,7 +153,7 @@ fn a_dropped_request_leaves_the_queue() {
 }
 
 #[test]
-fn limits_change_while_someone_waits() {
+fn limits_change_while_requests_wait() {
     let budget = budget(10);
     let held = budget.charge(10).expect("fits");
     let (mut one, mut two) = (waiting(&budget, 8), waiting(&budget, 3));
@@ -194,7 +194,7 @@ fn a_charge_above_the_limit_does_not_wait() {
 }
 
 #[test]
-fn time_runs_out() {
+fn a_waiting_request_times_out() {
     let budget = budget(100);
     let held = budget.charge(60).expect("fits");
     let refused = budget.charge_timeout(50, NOW).expect_err("nothing comes back");
@@ -216,7 +216,7 @@ fn time_runs_out() {
 }
 
 #[test]
-fn a_thread_joins_first_and_empties_caches_then() {
+fn a_joined_request_gets_bytes_that_are_freed_before_it_blocks() {
     let budget = budget(10);
     let cached = budget.charge(10).expect("fits");
     let mut wait = budget.charge_async(4);
@@ -232,7 +232,7 @@ fn a_thread_joins_first_and_empties_caches_then() {
 }
 
 #[test]
-fn the_last_waker_is_the_one_that_is_told() {
+fn only_the_last_waker_is_woken() {
     let budget = budget(1);
     let held = budget.charge(1).expect("fits");
     let mut future = Box::pin(budget.charge_async(1));
@@ -254,7 +254,7 @@ fn the_last_waker_is_the_one_that_is_told() {
 }
 
 #[test]
-fn a_waker_that_panics_stops_nobody() {
+fn a_waker_that_panics_does_not_block_other_requests() {
     struct Bad;
     impl std::task::Wake for Bad {
         fn wake(self: std::sync::Arc<Self>) {

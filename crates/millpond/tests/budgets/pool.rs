@@ -233,7 +233,7 @@ fn serve<S: Source>(source: S) {
     assert_eq!(tree.device.used(), pool.engine.stats().reserved.current);
     assert!(tree.device.used() >= tree.pool.used());
 
-    // The tenant has room, and the pool does not. The pool's lister shows who holds its memory.
+    // The tenant has room, and the pool does not. The pool's lister shows the holders of its memory.
     let refused = tree.two.charge(10 * MIB).expect_err("seven are left");
     assert!(refused.is_out_of_memory());
     let why = refused
@@ -303,6 +303,6 @@ fn a_pool_over_host_memory() {
 }
 
 #[test]
-fn a_pool_over_a_simulated_card() {
+fn a_pool_over_a_simulated_device() {
     serve(Simulated::new().with_paging(false).with_capacity(Some(1 << 30)));
 }

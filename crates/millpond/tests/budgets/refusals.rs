@@ -54,7 +54,7 @@ fn a_refusal_says_which_budget_and_by_how_much() {
 }
 
 #[test]
-fn each_reason_has_its_words() {
+fn each_reason_has_its_own_message() {
     let pool = pool();
     let too_large = pool.charge(5 * GIB).expect_err("more than the limit");
     assert_eq!(
@@ -95,7 +95,7 @@ fn each_reason_has_its_words() {
 }
 
 #[test]
-fn long_paths_are_cut() {
+fn long_paths_are_truncated() {
     let mut last = Budget::root("r");
     for _ in 0..20 {
         last = last.child("é".repeat(20)).expect("not too deep");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 #[test]
-fn each_crossing_is_told_once() {
+fn each_crossing_is_reported_once() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&told);
     let top = Budget::builder("top")
@@ -62,7 +62,7 @@ fn a_callback_may_charge_change_limits_and_panic() {
 }
 
 #[test]
-fn a_granted_request_crosses_when_it_is_taken() {
+fn a_granted_request_crosses_the_soft_limit_when_it_is_taken() {
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
     let budget = Budget::builder("b")
@@ -94,7 +94,7 @@ impl<F: Fn() + Send + Sync> std::task::Wake for Woken<F> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn whoever_is_called_for_a_pools_own_charge_may_use_the_pool() {
+fn callbacks_for_a_pools_own_charge_may_use_the_pool() {
     use millpond::Pool;
     use std::future::Future;
     use std::sync::OnceLock;

@@ -19,7 +19,7 @@ impl Dice {
 }
 
 #[test]
-fn threads_never_pass_a_limit_and_nobody_waits_for_ever() {
+fn threads_never_exceed_a_limit_and_every_request_is_served() {
     let top = Budget::builder("top").limit(100).build().expect("a root");
     let tenants: Vec<_> = (0..3)
         .map(|n| {
@@ -74,7 +74,7 @@ fn threads_never_pass_a_limit_and_nobody_waits_for_ever() {
 }
 
 #[test]
-fn large_requests_come_to_their_turn_among_small_ones() {
+fn large_requests_are_served_among_many_small_ones() {
     let budget = Budget::builder("b").limit(64).build().expect("a root");
     let done = AtomicBool::new(false);
     let small = AtomicU64::new(0);

@@ -22,8 +22,8 @@ fn setup() -> (CudaDevice, CudaStream) {
 
 /// The documentation promises that one call unmaps one mapping. If a driver refuses to unmap several at once, each has its own call.
 #[test]
-fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
-    const TEST: &str = "documented::mappings_are_unmapped_one_by_one_where_the_driver_refuses_several";
+fn mappings_are_unmapped_one_by_one_if_the_driver_refuses_several() {
+    const TEST: &str = "documented::mappings_are_unmapped_one_by_one_if_the_driver_refuses_several";
     in_children(TEST, one("unmap:single,strict:on"), || {
         let (device, stream) = setup();
         let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
@@ -55,8 +55,8 @@ fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
 /// Four handles move. The driver unmaps the first and refuses to unmap the next, however often it is asked. All four stay at their old
 /// addresses and remain usable.
 #[test]
-fn a_move_that_fails_between_two_mappings_leaves_all_where_they_were() {
-    const TEST: &str = "documented::a_move_that_fails_between_two_mappings_leaves_all_where_they_were";
+fn a_move_that_fails_between_two_mappings_changes_nothing() {
+    const TEST: &str = "documented::a_move_that_fails_between_two_mappings_changes_nothing";
     let options = "unmap:single,strict:on,fail:cuMemUnmap@3,fail:cuMemUnmap@4,fail:cuMemUnmap@5";
     in_children(TEST, one(options), || {
         let (device, stream) = setup();
@@ -195,8 +195,8 @@ fn pages_under_live_blocks_are_replaced() {
 }
 
 #[test]
-fn a_pool_that_may_not_replace_pages_refuses_the_variable_too() {
-    const TEST: &str = "documented::a_pool_that_may_not_replace_pages_refuses_the_variable_too";
+fn a_setting_that_replaces_pages_is_refused_without_permission() {
+    const TEST: &str = "documented::a_setting_that_replaces_pages_is_refused_without_permission";
     if !emulator::load() {
         return;
     }
@@ -265,8 +265,8 @@ fn a_replacement_that_fails_changes_nothing() {
 
 /// A toolkit's stub returns error 34 from every call.
 #[test]
-fn a_stub_of_the_toolkit_is_no_driver() {
-    const TEST: &str = "documented::a_stub_of_the_toolkit_is_no_driver";
+fn a_stub_of_the_toolkit_is_not_accepted_as_a_driver() {
+    const TEST: &str = "documented::a_stub_of_the_toolkit_is_not_accepted_as_a_driver";
     in_children(TEST, one("fail:cuInit=34"), || {
         let error = CudaDevice::get(0).expect_err("no driver");
         assert_eq!(error, CudaError::NoDriver);
@@ -277,10 +277,10 @@ fn a_stub_of_the_toolkit_is_no_driver() {
     });
 }
 
-/// The driver installs `libcuda.so.1`. A file `libcuda.so` beside it may be any library.
+/// The driver installs `libcuda.so.1`. A file `libcuda.so` next to it may be any library.
 #[test]
-fn the_name_that_the_driver_installs_goes_before_the_one_to_link_with() {
-    const TEST: &str = "documented::the_name_that_the_driver_installs_goes_before_the_one_to_link_with";
+fn the_installed_name_of_the_driver_is_tried_before_the_name_for_linking() {
+    const TEST: &str = "documented::the_installed_name_of_the_driver_is_tried_before_the_name_for_linking";
     if emulator::is_child(TEST) {
         let device = CudaDevice::get(0).expect("the driver is found beside another library");
         assert!(device.is_emulated());
@@ -315,8 +315,8 @@ fn the_name_that_the_driver_installs_goes_before_the_one_to_link_with() {
 
 /// The driver documents the flags of memory only for memory that it allocated. The emulated driver refuses them for registered memory.
 #[test]
-fn registered_memory_is_known_and_managed_and_ordinary_memory_is_not() {
-    const TEST: &str = "documented::registered_memory_is_known_and_managed_and_ordinary_memory_is_not";
+fn copies_accept_pinned_memory_and_refuse_ordinary_memory() {
+    const TEST: &str = "documented::copies_accept_pinned_memory_and_refuse_ordinary_memory";
     in_children(TEST, one("strict:on"), || {
         let (device, stream) = setup();
         let pool = DevicePool::new(&device).expect("a pool");
@@ -350,8 +350,8 @@ fn registered_memory_is_known_and_managed_and_ordinary_memory_is_not() {
 
 /// Older drivers ignore a pool's limit, because they use its field for something else.
 #[test]
-fn a_driver_without_limits_of_pools_is_told() {
-    const TEST: &str = "documented::a_driver_without_limits_of_pools_is_told";
+fn a_limit_is_refused_if_the_driver_would_ignore_it() {
+    const TEST: &str = "documented::a_limit_is_refused_if_the_driver_would_ignore_it";
     in_children(
         TEST,
         ["version:12010", "version:12020"].into_iter().map(str::to_owned),
@@ -380,8 +380,8 @@ fn a_driver_without_limits_of_pools_is_told() {
 
 /// Streams wait for each other many times, on several threads. The driver creates only a few events.
 #[test]
-fn events_of_waits_serve_again() {
-    const TEST: &str = "documented::events_of_waits_serve_again";
+fn events_for_waits_are_reused() {
+    const TEST: &str = "documented::events_for_waits_are_reused";
     let options = ["strict:on", "strict:on,streams:seeded,seed:3"]
         .into_iter()
         .map(str::to_owned);
@@ -426,8 +426,8 @@ fn refused() -> Vec<(&'static str, u64)> {
 
 /// A stream of another library ends while pools know it, hold its blocks, and wait for its work.
 #[test]
-fn nothing_asks_about_a_stream_that_was_retired() {
-    const TEST: &str = "documented::nothing_asks_about_a_stream_that_was_retired";
+fn a_retired_stream_is_never_queried() {
+    const TEST: &str = "documented::a_retired_stream_is_never_queried";
     let options = (0..8).map(|seed| format!("strict:on,streams:seeded,seed:{seed}"));
     in_children(TEST, options, || {
         let (device, ours) = setup();
@@ -498,8 +498,8 @@ fn a_stream_that_is_captured_is_not_retired() {
 }
 
 #[test]
-fn a_stream_is_retired_once_the_context_is_lost() {
-    const TEST: &str = "documented::a_stream_is_retired_once_the_context_is_lost";
+fn a_stream_can_be_retired_after_the_context_is_lost() {
+    const TEST: &str = "documented::a_stream_can_be_retired_after_the_context_is_lost";
     in_children(TEST, one("lost:40"), || {
         let (device, ours) = setup();
         // SAFETY: the stream is of the primary context and lives until the process ends.
@@ -513,8 +513,8 @@ fn a_stream_is_retired_once_the_context_is_lost() {
 
 /// Memory that is mapped by pages is for its own device and process only, unless the pool was built to share it.
 #[test]
-fn memory_of_pages_is_shared_with_whom_the_pool_is_made_for() {
-    const TEST: &str = "documented::memory_of_pages_is_shared_with_whom_the_pool_is_made_for";
+fn memory_of_pages_is_shared_only_if_the_pool_was_built_for_it() {
+    const TEST: &str = "documented::memory_of_pages_is_shared_only_if_the_pool_was_built_for_it";
     in_children(TEST, one("devices:3,strict:on"), || {
         let (device, stream) = setup();
         let peer = CudaDevice::get(1).expect("a device");
@@ -544,10 +544,10 @@ fn memory_of_pages_is_shared_with_whom_the_pool_is_made_for() {
     });
 }
 
-const RDMA: &str = "documented::memory_of_pages_is_made_for_network_cards_where_it_is_asked_for";
+const RDMA: &str = "documented::memory_of_pages_supports_rdma_on_request";
 
 #[test]
-fn memory_of_pages_is_made_for_network_cards_where_it_is_asked_for() {
+fn memory_of_pages_supports_rdma_on_request() {
     in_children(RDMA, one("strict:on"), || {
         let (device, stream) = setup();
         for rdma in [false, true] {

@@ -81,8 +81,8 @@ fn a_pool_keeps_what_the_captured_stream_used() {
 
 /// Memory that waits for a capture cannot be freed for a request. The request is refused, or waits if it has a timeout.
 #[test]
-fn a_request_that_wants_room_is_refused() {
-    alone("others::a_request_that_wants_room_is_refused", ways(), || {
+fn requests_for_captured_memory_are_refused() {
+    alone("others::requests_for_captured_memory_are_refused", ways(), || {
         let (device, stream, _) = device();
         let other = CudaStream::new(&device).expect("a stream");
         let pool = DevicePool::builder().settings("limit:32MiB").build(&device);
@@ -161,9 +161,9 @@ fn a_block_is_refused_if_its_stream_cannot_wait() {
 
 /// A pool, and a device without a pool, that end during a capture free their memory afterwards.
 #[test]
-fn a_pool_that_ends_meanwhile_gives_back_afterwards() {
+fn a_pool_that_ends_during_a_capture_frees_its_memory_afterwards() {
     alone(
-        "others::a_pool_that_ends_meanwhile_gives_back_afterwards",
+        "others::a_pool_that_ends_during_a_capture_frees_its_memory_afterwards",
         ways(),
         || {
             let (device, stream, pool) = device();
@@ -203,11 +203,11 @@ fn launch(device: &CudaDevice, stream: &CudaStream) {
     unsafe { kernel.launch(stream).launch() }.expect("it goes");
 }
 
-/// Mappings that were freed during the capture are removed before other pages move there.
+/// Mappings that were freed during the capture are removed before other pages move to their addresses.
 #[test]
-fn pages_move_where_others_were_to_go() {
+fn pages_move_to_addresses_whose_unmapping_was_delayed() {
     in_children(
-        "others::pages_move_where_others_were_to_go",
+        "others::pages_move_to_addresses_whose_unmapping_was_delayed",
         std::iter::once("strict:on".to_owned()),
         || {
             let (device, stream, _) = device();
@@ -232,8 +232,8 @@ fn pages_move_where_others_were_to_go() {
 
 /// Unused code is unloaded when the captures have ended, those of this library and others.
 #[test]
-fn a_module_goes_after_the_capture() {
-    alone("others::a_module_goes_after_the_capture", ways(), || {
+fn a_module_is_unloaded_after_the_capture() {
+    alone("others::a_module_is_unloaded_after_the_capture", ways(), || {
         let (device, stream, pool) = device();
         emulator::register(c"nothing", 1000);
         let other = CudaStream::new(&device).expect("a stream");
@@ -269,8 +269,8 @@ fn a_module_goes_after_the_capture() {
 
 /// A mark that a capture would record but never reach is refused, and invalidates nothing.
 #[test]
-fn marks_keep_out_of_captures() {
-    alone("others::marks_keep_out_of_captures", ways(), || {
+fn marks_are_not_recorded_in_captures() {
+    alone("others::marks_are_not_recorded_in_captures", ways(), || {
         let (device, stream, pool) = device();
         let other = CudaStream::new(&device).expect("a stream");
         let fill = || {
@@ -307,9 +307,9 @@ fn context_waits() -> u64 {
 
 /// A call outside a capture does not break captures, whichever thread makes the call.
 #[test]
-fn calls_beside_a_capture_spare_it() {
+fn calls_outside_a_capture_do_not_break_it() {
     let options = ["strict:on".to_owned()];
-    alone("others::calls_beside_a_capture_spare_it", options, || {
+    alone("others::calls_outside_a_capture_do_not_break_it", options, || {
         let (device, stream, pool) = device();
         let other = CudaStream::new(&device).expect("a stream");
         if !device.has_pools() {
@@ -396,12 +396,12 @@ fn a_capture_is_ended_once() {
     });
 }
 
-/// A wait for the whole device would break the library's own capture. It is refused, and the capture goes on.
+/// A wait for the whole device would break the library's own capture. It is refused, and the capture continues.
 #[test]
-fn the_device_is_not_waited_for_while_we_capture() {
+fn a_wait_for_the_device_is_refused_during_the_librarys_own_capture() {
     let options = ["strict:on".to_owned()];
     alone(
-        "others::the_device_is_not_waited_for_while_we_capture",
+        "others::a_wait_for_the_device_is_refused_during_the_librarys_own_capture",
         options,
         || {
             let (device, stream, pool) = device();

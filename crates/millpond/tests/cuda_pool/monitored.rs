@@ -28,10 +28,10 @@ fn with_library(test: &str, library: &str, body: impl FnOnce()) {
 }
 
 #[test]
-fn devices_are_told_apart_and_so_is_what_is_ours() {
+fn figures_are_separate_for_each_device_and_for_this_process() {
     let library = emulator::library().unwrap_or_default();
     with_library(
-        "monitored::devices_are_told_apart_and_so_is_what_is_ours",
+        "monitored::figures_are_separate_for_each_device_and_for_this_process",
         &library.to_string_lossy(),
         || {
             assert!(Snapshot::take().devices.is_empty(), "nobody was opened");
@@ -74,8 +74,8 @@ fn devices_are_told_apart_and_so_is_what_is_ours() {
 }
 
 #[test]
-fn a_device_that_fills_up_is_told_of_once_without_a_management_library_too() {
-    let test = "monitored::a_device_that_fills_up_is_told_of_once_without_a_management_library_too";
+fn a_full_device_is_reported_once_even_without_a_management_library() {
+    let test = "monitored::a_full_device_is_reported_once_even_without_a_management_library";
     with_library(test, "/nowhere/libnvidia-ml.so", || {
         let device = CudaDevice::get(0).expect("a device");
         let stream = CudaStream::new(&device).expect("a stream");

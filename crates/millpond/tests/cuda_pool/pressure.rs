@@ -31,8 +31,8 @@ fn leave(device: &CudaDevice, free: u64) -> u64 {
 }
 
 #[test]
-fn nobody_is_asked_who_was_not_opened() {
-    with_small_devices("pressure::nobody_is_asked_who_was_not_opened", || {
+fn devices_that_are_not_open_are_not_queried() {
+    with_small_devices("pressure::devices_that_are_not_open_are_not_queried", || {
         let of_process = pressure().level();
         assert!(pressure().devices().is_empty());
         assert_eq!(emulator::calls(None), 0, "no driver is loaded for that");
@@ -93,47 +93,50 @@ fn next(seen: &Receiver<Seen>) -> Seen {
 }
 
 #[test]
-fn changes_of_devices_are_told_trims_first() {
-    with_small_devices("pressure::changes_of_devices_are_told_trims_first", || {
-        let [first, _second] = [0, 1].map(|number| CudaDevice::get(number).expect("a device"));
-        let (sender, seen) = channel();
-        let of_process = Arc::new(Mutex::new(0));
-        let told = Arc::clone(&of_process);
-        let watch = quick()
-            .tell(move |_| *told.lock().expect("whole") += 1)
-            .tell_device(note(&sender, "tell"))
-            .trim_device(note(&sender, "trim"))
-            .start()
-            .expect("a watch");
-        let late = watch.add_device(Turn::Trim, note(&sender, "late trim"));
-        let on = Device::Cuda(0);
-        let held = leave(&first, 5 * MIB);
-        for who in ["trim", "late trim", "tell"] {
-            assert_eq!(next(&seen), (who, on, Level::Low, Level::High));
-        }
-        drop(late);
-        let more = leave(&first, MIB);
-        for who in ["trim", "tell"] {
-            assert_eq!(next(&seen), (who, on, Level::High, Level::Critical));
-        }
-        emulator::free(more);
-        emulator::free(held);
-        for who in ["trim", "tell"] {
-            assert_eq!(next(&seen), (who, on, Level::Critical, Level::Low));
-        }
-        assert_eq!(
-            *of_process.lock().expect("whole"),
-            0,
-            "nobody is told of what is another's"
-        );
-        assert_eq!(watch.last().expect("a reading").devices().len(), 2);
-    });
+fn device_changes_call_trims_before_other_callbacks() {
+    with_small_devices(
+        "pressure::device_changes_call_trims_before_other_callbacks",
+        || {
+            let [first, _second] = [0, 1].map(|number| CudaDevice::get(number).expect("a device"));
+            let (sender, seen) = channel();
+            let of_process = Arc::new(Mutex::new(0));
+            let told = Arc::clone(&of_process);
+            let watch = quick()
+                .tell(move |_| *told.lock().expect("whole") += 1)
+                .tell_device(note(&sender, "tell"))
+                .trim_device(note(&sender, "trim"))
+                .start()
+                .expect("a watch");
+            let late = watch.add_device(Turn::Trim, note(&sender, "late trim"));
+            let on = Device::Cuda(0);
+            let held = leave(&first, 5 * MIB);
+            for who in ["trim", "late trim", "tell"] {
+                assert_eq!(next(&seen), (who, on, Level::Low, Level::High));
+            }
+            drop(late);
+            let more = leave(&first, MIB);
+            for who in ["trim", "tell"] {
+                assert_eq!(next(&seen), (who, on, Level::High, Level::Critical));
+            }
+            emulator::free(more);
+            emulator::free(held);
+            for who in ["trim", "tell"] {
+                assert_eq!(next(&seen), (who, on, Level::Critical, Level::Low));
+            }
+            assert_eq!(
+                *of_process.lock().expect("whole"),
+                0,
+                "nobody is told of what is another's"
+            );
+            assert_eq!(watch.last().expect("a reading").devices().len(), 2);
+        },
+    );
 }
 
 #[test]
-fn a_set_gives_back_what_its_pool_of_the_device_keeps() {
+fn a_set_frees_the_cached_memory_of_its_pool_on_the_device() {
     with_small_devices(
-        "pressure::a_set_gives_back_what_its_pool_of_the_device_keeps",
+        "pressure::a_set_frees_the_cached_memory_of_its_pool_on_the_device",
         || {
             let set = Pools::builder().cuda_template(builder().trim_every(None)).build();
             let fill = |number| {

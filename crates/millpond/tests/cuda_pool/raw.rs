@@ -53,7 +53,7 @@ fn blocks_of_a_pool_that_clears_are_zero() {
             last.replace(address).is_none_or(|last| last == address),
             "it is used again"
         );
-        // SAFETY: the block has these bytes, and nobody else uses it.
+        // SAFETY: the block has these bytes, and no other code uses it.
         let mut block = unsafe { DeviceSlice::<u8>::new(address, 1000, &stream) };
         assert_eq!(block.to_vec().expect("a copy"), [0; 1000]);
         block.copy_from_host(&[7; 1000]).expect("a copy");

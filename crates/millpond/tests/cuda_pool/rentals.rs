@@ -7,7 +7,7 @@ use millpond::cuda::CudaStream;
 const KIB: usize = 1 << 10;
 
 #[test]
-fn a_rented_buffer_says_how_long_it_is() {
+fn a_rented_buffer_is_zeroed_and_has_the_length_of_its_class() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().build(&device).expect("a pool");
     let lengths = [0, 1, 256, 257, 300, 262_144, 262_145].map(|len| {
@@ -144,8 +144,8 @@ fn a_graph_keeps_what_it_has_rented() {
     drop(graph);
 }
 
-/// A rental does not wait for previous users if that affects a capture: the renter would join its own, or break
-/// another's.
+/// A rental does not wait for previous users if that would affect a capture: the renter's stream would join a capture of
+/// this library, or break a capture of another one.
 #[test]
 fn a_rental_joins_no_capture() {
     if !is_alone("rentals::a_rental_joins_no_capture") {

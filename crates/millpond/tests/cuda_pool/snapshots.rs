@@ -31,8 +31,8 @@ fn live(history: &History, rows: &[Row], name: &str) -> Vec<Row> {
 }
 
 #[test]
-fn a_device_that_runs_out_leaves_a_file() {
-    if !is_alone("snapshots::a_device_that_runs_out_leaves_a_file") {
+fn a_snapshot_is_written_when_a_device_runs_out_of_memory() {
+    if !is_alone("snapshots::a_snapshot_is_written_when_a_device_runs_out_of_memory") {
         return;
     }
     let Some((device, stream)) = device() else { return };

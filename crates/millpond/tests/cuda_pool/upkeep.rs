@@ -94,8 +94,8 @@ fn idle_memory_is_trimmed_in_the_background() {
 
 /// The driver is not called as long as no memory can have been idle for long enough.
 #[test]
-fn ticks_of_a_young_pool_cost_no_call() {
-    if !is_alone("upkeep::ticks_of_a_young_pool_cost_no_call") {
+fn ticks_of_a_new_pool_make_no_driver_calls() {
+    if !is_alone("upkeep::ticks_of_a_new_pool_make_no_driver_calls") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -109,12 +109,12 @@ fn ticks_of_a_young_pool_cost_no_call() {
     assert_eq!(emulator::calls(None), before);
 }
 
-/// Nothing waits for a busy device, and no capture is invalidated, whoever began it.
+/// Nothing waits for a busy device, and no capture is invalidated, whichever library began it.
 #[test]
-fn a_device_at_work_is_left_alone() {
+fn background_work_does_not_wait_for_a_busy_device() {
     let options = ["streams:threads", "streams:threads,strict:on"].map(str::to_owned);
     emulator::in_children(
-        "upkeep::a_device_at_work_is_left_alone",
+        "upkeep::background_work_does_not_wait_for_a_busy_device",
         options.into_iter(),
         || {
             let Some((device, stream)) = device() else { return };
@@ -133,7 +133,7 @@ fn a_device_at_work_is_left_alone() {
             assert_eq!(syncs(), before, "nobody waits");
             assert!(reserved(&pool) >= 32 * MIB);
             let graph = capture.end().expect("it was not spoilt");
-            // SAFETY: the input is there, and the stream is its own.
+            // SAFETY: the input exists, and the stream is its own.
             unsafe { graph.launch(&stream) }.expect("it is launched");
             assert_eq!(output.to_vec().expect("a copy"), [5; 1000]);
             until(|| reserved(&pool) <= 4 * MIB);
@@ -171,10 +171,10 @@ fn a_device_at_work_is_left_alone() {
 
 /// Nothing waits for a kernel that runs for three seconds.
 #[test]
-fn a_kernel_that_runs_is_not_waited_for() {
+fn background_work_does_not_wait_for_a_running_kernel() {
     let options = ["streams:threads,pace:on".to_owned()];
     emulator::in_children(
-        "upkeep::a_kernel_that_runs_is_not_waited_for",
+        "upkeep::background_work_does_not_wait_for_a_running_kernel",
         options.into_iter(),
         || {
             let Some((device, stream)) = device() else { return };
@@ -199,10 +199,10 @@ fn a_kernel_that_runs_is_not_waited_for() {
 }
 
 #[test]
-fn scarce_memory_of_the_device_goes_back() {
+fn cached_memory_is_freed_when_the_device_has_little_left() {
     let options = ["memory:64M".to_owned()];
     emulator::in_children(
-        "upkeep::scarce_memory_of_the_device_goes_back",
+        "upkeep::cached_memory_is_freed_when_the_device_has_little_left",
         options.into_iter(),
         || {
             let Some((device, stream)) = device() else { return };
@@ -225,11 +225,11 @@ fn scarce_memory_of_the_device_goes_back() {
     );
 }
 
-/// The pool ends with its last handle, although it is maintained in the background. A set's settings apply to it as to
+/// The pool ends with its last handle, although background work maintains it. A set's settings apply to it as to
 /// the host's pools.
 #[test]
-fn nobody_is_kept_by_who_looks_after() {
-    if !is_alone("upkeep::nobody_is_kept_by_who_looks_after") {
+fn background_work_does_not_keep_a_pool_alive() {
+    if !is_alone("upkeep::background_work_does_not_keep_a_pool_alive") {
         return;
     }
     let Some((device, stream)) = device() else { return };
@@ -252,9 +252,9 @@ fn nobody_is_kept_by_who_looks_after() {
 }
 
 #[test]
-fn a_forked_child_looks_after_nothing() {
+fn a_forked_child_does_no_background_work() {
     emulator::in_children(
-        "upkeep::a_forked_child_looks_after_nothing",
+        "upkeep::a_forked_child_does_no_background_work",
         std::iter::once(String::new()),
         || {
             let Some((device, stream)) = device() else { return };
@@ -324,7 +324,7 @@ fn live_blocks_are_reported_at_exit() {
 }
 
 #[test]
-fn a_leak_check_tells_what_its_scope_has_left() {
+fn a_leak_check_reports_the_blocks_that_its_scope_left() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().track(None).build(&device).expect("a pool");
     let before = pool.alloc::<f32>(10, &stream).expect("fits");

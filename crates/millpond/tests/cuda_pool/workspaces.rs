@@ -18,7 +18,7 @@ fn queue() -> Option<(DevicePool, CudaStream, CudaQueue)> {
 }
 
 #[test]
-fn named_ones_are_there_zero_and_of_their_type() {
+fn named_tensors_are_zeroed_and_have_their_type() {
     let Some((pool, stream, queue)) = queue() else {
         return;
     };
@@ -86,7 +86,7 @@ fn named_ones_are_there_zero_and_of_their_type() {
 }
 
 #[test]
-fn a_pass_that_repeats_calls_the_pool_no_more() {
+fn repeated_passes_do_not_call_the_pool() {
     let Some((pool, _, queue)) = queue() else { return };
     let mut workspace = DeviceWorkspace::builder(&queue).build().expect("nothing to take");
     let mut addresses = Vec::new();
@@ -186,7 +186,7 @@ fn temporaries_are_operands_and_outputs() {
 }
 
 #[test]
-fn a_scope_ends_by_a_panic_too() {
+fn a_panic_ends_a_scope() {
     let Some((_, _, queue)) = queue() else { return };
     let mut workspace = DeviceWorkspace::builder(&queue).build().expect("nothing to take");
     let mut address = 0;
@@ -271,10 +271,10 @@ fn another_device_is_refused() {
     );
 }
 
-/// A captured scope uses the existing room. An allocation of more is refused, and nothing is lost.
+/// A captured scope uses the existing memory. An allocation of more is refused, and nothing is lost.
 #[test]
-fn a_capture_takes_no_room() {
-    if !is_alone("workspaces::a_capture_takes_no_room") {
+fn a_captured_scope_cannot_allocate_more_memory() {
+    if !is_alone("workspaces::a_captured_scope_cannot_allocate_more_memory") {
         return;
     }
     let Some((pool, stream, queue)) = queue() else {
@@ -301,7 +301,7 @@ fn a_capture_takes_no_room() {
     let built = DeviceWorkspace::builder(&queue).buffer::<u8>("x", 1).build();
     assert!(built.is_err(), "what is named neither");
     let graph = capture.end().expect("a graph");
-    // SAFETY: the workspace and the input are there, and the stream is theirs.
+    // SAFETY: the workspace and the input exist, and the stream is theirs.
     unsafe { graph.launch(&stream) }.expect("it is launched");
     workspace.scope(|scratch| {
         scratch.alloc_zeroed::<u8>(1 << 20).expect("now there is more");
@@ -311,7 +311,7 @@ fn a_capture_takes_no_room() {
 }
 
 #[test]
-fn it_may_own_its_pool_or_have_none() {
+fn a_workspace_may_own_its_pool_or_have_none() {
     let Some((device, stream)) = device() else { return };
     let mut owner = {
         let pool = builder().limit(8 << 20).build(&device).expect("a pool");
@@ -343,7 +343,7 @@ fn it_may_own_its_pool_or_have_none() {
 
 /// The six properties of memory on a device, for every owner of it.
 #[test]
-fn facts_of_memory_can_be_read() {
+fn properties_of_memory_can_be_read() {
     let Some((pool, stream, queue)) = queue() else {
         return;
     };

@@ -167,7 +167,7 @@ const OPERATIONS: [(&str, Host, There); 7] = [
 ];
 
 #[test]
-pub(crate) fn arithmetic_is_the_hosts_to_the_bit() {
+pub(crate) fn arithmetic_equals_the_hosts_bit_for_bit() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -213,7 +213,7 @@ pub(crate) fn arithmetic_is_the_hosts_to_the_bit() {
 }
 
 #[test]
-pub(crate) fn in_place_and_into_outputs_it_is_too() {
+pub(crate) fn arithmetic_in_place_and_into_outputs_equals_the_hosts() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -283,7 +283,7 @@ pub(crate) fn in_place_and_into_outputs_it_is_too() {
 }
 
 #[test]
-pub(crate) fn copies_and_casts_are_the_hosts_to_the_bit() {
+pub(crate) fn copies_and_casts_equal_the_hosts_bit_for_bit() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -347,7 +347,7 @@ pub(crate) fn copies_and_casts_are_the_hosts_to_the_bit() {
 }
 
 #[test]
-pub(crate) fn sums_are_near_the_hosts() {
+pub(crate) fn sums_are_close_to_the_hosts() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -390,7 +390,7 @@ pub(crate) fn sums_are_near_the_hosts() {
 }
 
 #[test]
-pub(crate) fn products_of_matrices_are_near_the_hosts() {
+pub(crate) fn products_of_matrices_are_close_to_the_hosts() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -431,7 +431,7 @@ pub(crate) fn products_of_matrices_are_near_the_hosts() {
 
 /// The functions that the emulated driver runs instead have the same parameters as the kernels.
 #[test]
-pub(crate) fn the_kernels_have_the_parameters_they_are_given() {
+pub(crate) fn emulated_kernels_have_the_parameters_of_the_kernels() {
     let Some((device, ..)) = device() else { return };
     const PTX: &str = include_str!("../../../millpond-cuda/src/kernels/tensor.ptx");
     let module = CudaModule::load(&device, PTX).expect("it loads");

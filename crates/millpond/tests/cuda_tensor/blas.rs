@@ -53,7 +53,7 @@ fn floats() -> impl Iterator<Item = DType> {
         .filter(|dtype| cfg!(feature = "half") || dtype.size() > 2)
 }
 
-/// Returns numbers whose products all have different roundings, in one of several layouts.
+/// Returns numbers in one of several layouts. The roundings of their products all differ.
 fn matrices(random: &mut Random, queue: &CudaQueue, shape: &[usize], dtype: DType) -> DeviceTensor {
     let (kind, rank) = (random.below(6), shape.len());
     let mut there = shape.to_vec();
@@ -134,7 +134,7 @@ fn program(queue: &CudaQueue, products: u64) -> (u64, u64) {
 }
 
 #[test]
-fn products_are_the_kernels_to_the_bit() {
+fn products_equal_the_kernels_bit_for_bit() {
     const PRODUCTS: u64 = 100;
     let path = library();
     let runs = [
@@ -143,7 +143,7 @@ fn products_are_the_kernels_to_the_bit() {
         ("strict:on,streams:seeded,seed:3", Some(&path)),
         ("strict:on,streams:threads", Some(&path)),
     ];
-    let said = in_children("blas::products_are_the_kernels_to_the_bit", &runs, || {
+    let said = in_children("blas::products_equal_the_kernels_bit_for_bit", &runs, || {
         let (sum, by_cublas) = program(&queue(), PRODUCTS);
         let all = floats().count() as u64 * PRODUCTS;
         if std::env::var("MILLPOND_CUBLAS").is_ok_and(|said| said == "off") {
@@ -163,10 +163,10 @@ fn products_are_the_kernels_to_the_bit() {
 
 /// Outputs are views too.
 #[test]
-fn outputs_are_written_where_they_are_and_nowhere_else() {
+fn only_the_elements_of_outputs_are_written() {
     let path = library();
     let runs = [("strict:on", Some("off")), ("strict:on", Some(path.as_str()))];
-    let test = "blas::outputs_are_written_where_they_are_and_nowhere_else";
+    let test = "blas::only_the_elements_of_outputs_are_written";
     let said = in_children(test, &runs, || {
         let (queue, mut random) = (queue(), Random(11));
         let mut sums = String::new();
@@ -213,14 +213,14 @@ fn formed(queue: &CudaQueue, dtype: DType) -> MatmulBackend {
 }
 
 #[test]
-fn where_there_is_none_the_kernel_forms_products_and_says_why() {
+fn without_cublas_the_kernel_computes_products_and_reports_why() {
     let runs = [
         ("", None),
         ("", Some("off")),
         ("", Some("/nowhere/libcublas.so")),
         ("", Some("libm.so.6")),
     ];
-    let test = "blas::where_there_is_none_the_kernel_forms_products_and_says_why";
+    let test = "blas::without_cublas_the_kernel_computes_products_and_reports_why";
     let said = in_children(test, &runs, || {
         let queue = queue();
         assert_eq!(queue.matmul_backend(), None);
@@ -295,10 +295,10 @@ fn products_that_the_library_does_not_support_use_the_kernel() {
 
 /// Only permitted types are rounded.
 #[test]
-fn singles_are_whole_unless_tf32_is_allowed() {
+fn f32_products_use_tf32_only_if_allowed() {
     let path = library();
     let runs = [("", Some(path.as_str()))];
-    in_children("blas::singles_are_whole_unless_tf32_is_allowed", &runs, || {
+    in_children("blas::f32_products_use_tf32_only_if_allowed", &runs, || {
         let queue = queue();
         // The number is 1 plus a bit 12 places after the point.
         let number = 1.0 + 1.0 / 4096.0;
@@ -403,7 +403,7 @@ fn a_captured_product_finds_its_workspace_at_each_launch() {
             assert_eq!(queue.matmul_backend(), Some(expected));
             for turn in [1.0f32, 2.0, 3.0] {
                 left.fill(turn).expect("a number");
-                // SAFETY: tensors and queue are still there, and of this stream.
+                // SAFETY: the tensors and the queue still exist, and belong to this stream.
                 unsafe { graph.launch(stream) }.expect("it is launched");
                 // The same workspace is used, in the order of the stream.
                 formed(&queue, DType::F32);
@@ -438,7 +438,7 @@ fn each_call_fails_in_turn() {
 
 /// A cuBLAS that always fails.
 #[test]
-fn one_that_fails_is_made_good_by_the_kernel() {
+fn the_kernel_computes_products_if_cublas_fails() {
     let path = library();
     let calls = [
         "cublasCreate",
@@ -452,13 +452,17 @@ fn one_that_fails_is_made_good_by_the_kernel() {
     let runs = options
         .each_ref()
         .map(|options| (options.as_str(), Some(path.as_str())));
-    let said = in_children("blas::one_that_fails_is_made_good_by_the_kernel", &runs, || {
-        let queue = queue();
-        for _ in 0..3 {
-            println!("says: {}", formed(&queue, DType::F32));
-        }
-        assert_eq!(emulator::findings(), (0, String::new()));
-    });
+    let said = in_children(
+        "blas::the_kernel_computes_products_if_cublas_fails",
+        &runs,
+        || {
+            let queue = queue();
+            for _ in 0..3 {
+                println!("says: {}", formed(&queue, DType::F32));
+            }
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
     for (said, call) in said.iter().zip(calls) {
         let expected = format!("the tiled kernel: {call}");
         assert_eq!(said.lines().count(), 3);

@@ -102,9 +102,9 @@ fn functions_run_on_managed_memory_outside_captures() {
 }
 
 #[test]
-fn each_failing_call_of_a_loan_is_told_or_made_good() {
+fn each_failing_call_of_a_loan_is_reported_or_handled() {
     in_children(
-        "closures::each_failing_call_of_a_loan_is_told_or_made_good",
+        "closures::each_failing_call_of_a_loan_is_reported_or_handled",
         std::iter::once("streams:seeded,strict:on".to_owned()),
         || {
             let (queue, managed) = managed().expect("a device");

@@ -53,7 +53,7 @@ fn twice(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<f32>, Box<dyn std
     let (blocks, n) = (LEN.div_ceil(128) as u32, LEN as u64);
     let launch = scale.launch(&third).grid(blocks).block(128);
     let launch = launch.arg_mut(&mut output).arg(&input).arg(2.0f32).arg(n);
-    // SAFETY: the arguments are the kernel's parameters, and both buffers have so many elements.
+    // SAFETY: the arguments are the kernel's parameters, and both buffers have this number of elements.
     unsafe { launch.launch() }?;
     // Later work on the input's stream comes after the kernel has read the input.
     input.fill_zero()?;
@@ -170,47 +170,51 @@ fn a_module_that_cannot_be_loaded_is_an_error_with_the_reason() {
 }
 
 #[test]
-fn foreign_code_needs_a_device_it_is_for() {
+fn code_must_be_for_the_device_it_runs_on() {
     let options = std::iter::once("devices:2".to_owned());
-    in_children("launches::foreign_code_needs_a_device_it_is_for", options, || {
-        let (device, pool, stream) = device().expect("a device");
-        let ptx = SCALE.replace(" scale(", " unheard_of(");
-        let module = CudaModule::load(&device, &ptx).expect("it loads");
-        let error = module.kernel("unheard_of").expect_err("nobody has registered it");
-        assert!(
-            matches!(&error, KernelError::NotEmulated { name } if name == "unheard_of"),
-            "{error}"
-        );
-        assert!(error.to_string().contains("`emulate_kernel`"), "{error}");
-        // SAFETY: the image has a header that names its format.
-        let binary = unsafe { CudaModule::load_image(&device, b"\x7fELF\x02\x01\x01\0") };
-        let error = binary.expect_err("there is no code");
-        assert!(
-            matches!(error, KernelError::NoBinary { device: 0, .. }),
-            "{error}"
-        );
-        assert!(error.to_string().contains("compute capability"), "{error}");
-        // SAFETY: the text ends with a zero byte.
-        let text = unsafe { CudaModule::load_image(&device, &[SCALE.as_bytes(), &[0]].concat()) };
-        let scale = text.expect("it loads").kernel("scale").expect("it is there");
+    in_children(
+        "launches::code_must_be_for_the_device_it_runs_on",
+        options,
+        || {
+            let (device, pool, stream) = device().expect("a device");
+            let ptx = SCALE.replace(" scale(", " unheard_of(");
+            let module = CudaModule::load(&device, &ptx).expect("it loads");
+            let error = module.kernel("unheard_of").expect_err("nobody has registered it");
+            assert!(
+                matches!(&error, KernelError::NotEmulated { name } if name == "unheard_of"),
+                "{error}"
+            );
+            assert!(error.to_string().contains("`emulate_kernel`"), "{error}");
+            // SAFETY: the image has a header that names its format.
+            let binary = unsafe { CudaModule::load_image(&device, b"\x7fELF\x02\x01\x01\0") };
+            let error = binary.expect_err("there is no code");
+            assert!(
+                matches!(error, KernelError::NoBinary { device: 0, .. }),
+                "{error}"
+            );
+            assert!(error.to_string().contains("compute capability"), "{error}");
+            // SAFETY: the text ends with a zero byte.
+            let text = unsafe { CudaModule::load_image(&device, &[SCALE.as_bytes(), &[0]].concat()) };
+            let scale = text.expect("it loads").kernel("scale").expect("it is there");
 
-        let other = CudaDevice::get(1).expect("another device");
-        let there = DevicePool::new(&other).expect("a pool");
-        let far_stream = CudaStream::new(&other).expect("a stream");
-        let far = there.alloc_zeroed::<f32>(4, &far_stream).expect("memory");
-        let mut near = pool.alloc_zeroed::<f32>(4, &stream).expect("memory");
-        let expected = KernelError::Cuda(CudaError::OtherDevice {
-            expected: 0,
-            found: 1,
-        });
-        let launch = scale.launch(&stream).arg_mut(&mut near).arg(&far);
-        // SAFETY: the call is refused.
-        let error = unsafe { launch.arg(1.0f32).arg(4u64).launch() }.expect_err("elsewhere");
-        assert_eq!(error, expected);
-        let launch = scale.launch(&far_stream).arg_mut(&mut near).arg(1.0f32);
-        // SAFETY: the call is refused.
-        assert_eq!(unsafe { launch.launch() }.expect_err("elsewhere"), expected);
-    });
+            let other = CudaDevice::get(1).expect("another device");
+            let there = DevicePool::new(&other).expect("a pool");
+            let far_stream = CudaStream::new(&other).expect("a stream");
+            let far = there.alloc_zeroed::<f32>(4, &far_stream).expect("memory");
+            let mut near = pool.alloc_zeroed::<f32>(4, &stream).expect("memory");
+            let expected = KernelError::Cuda(CudaError::OtherDevice {
+                expected: 0,
+                found: 1,
+            });
+            let launch = scale.launch(&stream).arg_mut(&mut near).arg(&far);
+            // SAFETY: the call is refused.
+            let error = unsafe { launch.arg(1.0f32).arg(4u64).launch() }.expect_err("elsewhere");
+            assert_eq!(error, expected);
+            let launch = scale.launch(&far_stream).arg_mut(&mut near).arg(1.0f32);
+            // SAFETY: the call is refused.
+            assert_eq!(unsafe { launch.launch() }.expect_err("elsewhere"), expected);
+        },
+    );
 }
 
 /// Each call of the driver fails once. The failure is reported or handled, and the pool is intact and works.
@@ -228,10 +232,10 @@ fn each_call_of_a_launch_fails_in_turn() {
 /// A kernel that writes to an unmapped address breaks the context. Every later call returns an error, buffers are freed
 /// without an endless wait, and nothing panics.
 #[test]
-fn an_illegal_address_is_told_and_nothing_hangs() {
+fn an_illegal_address_is_reported_and_nothing_hangs() {
     let options = ["streams:threads", "streams:in-place"].map(str::to_owned);
     alone(
-        "launches::an_illegal_address_is_told_and_nothing_hangs",
+        "launches::an_illegal_address_is_reported_and_nothing_hangs",
         options,
         || {
             let (device, pool, stream) = device().expect("a device");

@@ -49,12 +49,12 @@ fn the_kernels_sources_agree_with_the_host() {
         // The driver is loaded from here on.
         let _device = device().expect("a device");
         assert_eq!(emulator::register_kernels(&library), 37);
-        agree::arithmetic_is_the_hosts_to_the_bit();
-        agree::in_place_and_into_outputs_it_is_too();
-        agree::copies_and_casts_are_the_hosts_to_the_bit();
-        agree::sums_are_near_the_hosts();
-        agree::products_of_matrices_are_near_the_hosts();
-        agree::the_kernels_have_the_parameters_they_are_given();
+        agree::arithmetic_equals_the_hosts_bit_for_bit();
+        agree::arithmetic_in_place_and_into_outputs_equals_the_hosts();
+        agree::copies_and_casts_equal_the_hosts_bit_for_bit();
+        agree::sums_are_close_to_the_hosts();
+        agree::products_of_matrices_are_close_to_the_hosts();
+        agree::emulated_kernels_have_the_parameters_of_the_kernels();
         packed_data_is_unpacked();
     });
 }

@@ -47,7 +47,7 @@ fn fall(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<Body>, Box<dyn Err
         .arg_mut(&mut soa)
         .arg(0.5f32)
         .arg(LEN as u64);
-    // SAFETY: the fields are the first two parameters, each of so many elements.
+    // SAFETY: the fields are the first two parameters, and each has this number of elements.
     unsafe { launch.launch() }?;
     let mut turned = pool.alloc::<f32>(LEN, &there)?;
     let speed = soa.field("speed").ok_or("there is no such field")?;
@@ -57,7 +57,7 @@ fn fall(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<Body>, Box<dyn Err
         .grid(LEN as u32)
         .arg_mut(&mut turned)
         .arg(speed);
-    // SAFETY: both have so many elements.
+    // SAFETY: both have this number of elements.
     unsafe { launch.arg(-1.0f32).arg(LEN as u64).launch() }?;
     soa.copy_to_host(&mut arrays)?;
     arrays.speed_mut().copy_from_slice(&turned.to_vec()?);
@@ -73,11 +73,11 @@ fn is_right(found: &[Body]) {
 }
 
 #[test]
-fn fields_are_arguments() {
+fn fields_are_arguments_of_kernels() {
     if emulator::is_left_out("its kernels have no code for a real device") {
         return;
     }
-    in_any_order("soa::fields_are_arguments", 10, || {
+    in_any_order("soa::fields_are_arguments_of_kernels", 10, || {
         let (device, pool, _) = device().expect("a device");
         is_right(&fall(&device, &pool).expect("nothing fails"));
         assert_eq!(emulator::findings(), (0, String::new()));
@@ -98,7 +98,7 @@ fn each_call_fails_in_turn() {
 }
 
 #[test]
-fn all_fields_go_there_and_come_back() {
+fn all_fields_are_copied_to_the_device_and_back() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };

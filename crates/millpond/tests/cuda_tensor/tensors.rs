@@ -114,7 +114,7 @@ fn device_tensors_refuse_the_same_operations_as_host_tensors() {
         DeviceTensor::zeros(&queue, [usize::MAX, 2], DType::U8), Tensor::zeros([usize::MAX, 2], DType::U8);
         DeviceTensor::zeros(&queue, [1; 9], DType::U8), Tensor::zeros([1; 9], DType::U8);
     }
-    // The outputs have another shape or type, are shared, or have elements that share memory.
+    // The outputs have another shape or another type, or are shared, or have overlapping elements.
     let mut out = DeviceTensor::zeros(&queue, [3, 2], DType::F32).expect("memory");
     let mut host_out = Tensor::zeros([3, 2], DType::F32).expect("memory");
     alike! {
@@ -132,7 +132,7 @@ fn device_tensors_refuse_the_same_operations_as_host_tensors() {
     let row = |tensor: &DeviceTensor| tensor.slice(0, ..1).and_then(|row| row.broadcast_to([4, 3]));
     let mut wide = row(&a).expect("a view");
     assert!(matches!(wide.fill(1.0), Err(TensorError::Overlapping { .. })));
-    // Integers are divided by 0, among others, in all three ways. Nothing is written.
+    // Some of the integers are divided by 0, in all three ways. Nothing is written.
     let zeros = DeviceTensor::from_slice(&queue, &[1, 0, 2], [3]).expect("memory");
     let mut out = DeviceTensor::full(&queue, [3], 9i32).expect("memory");
     assert!(matches!(
@@ -291,7 +291,7 @@ fn two_streams(device: &CudaDevice) -> [CudaStream; 2] {
 }
 
 #[test]
-fn a_chain_over_two_streams_is_right() {
+fn a_chain_over_two_streams_is_correct() {
     let Some((device, pool, _)) = device() else { return };
     let [first, second] = two_streams(&device);
     compare(&chain(&pool, [&first, &second]).expect("nothing fails"));
@@ -300,8 +300,8 @@ fn a_chain_over_two_streams_is_right() {
 }
 
 #[test]
-fn a_chain_is_right_in_any_order_of_work() {
-    in_any_order("tensors::a_chain_is_right_in_any_order_of_work", 100, || {
+fn a_chain_is_correct_in_any_order_of_work() {
+    in_any_order("tensors::a_chain_is_correct_in_any_order_of_work", 100, || {
         let (device, pool, _) = device().expect("a device");
         let [first, second] = two_streams(&device);
         for _ in 0..2 {
@@ -349,7 +349,7 @@ fn each_call_of_the_first_launch_fails_in_turn() {
     );
 }
 
-/// Makes a tensor that one stream still uses, and another stream without a wait for it.
+/// Calls a function that must use the tensor on its own stream and then, without a wait, on the other stream. The emulator must find that.
 fn planted(use_elsewhere: impl FnOnce(&CudaDevice, &mut DeviceTensor, &CudaStream)) {
     let (device, pool, stream) = device().expect("a device");
     let queue = pool.on(&stream).expect("memory");
@@ -377,7 +377,7 @@ fn a_missing_wait_for_a_tensor_is_found() {
     });
 }
 
-/// The emulator also finds a launch with an address as a number, whose owner is unknown.
+/// The emulator also finds a launch whose argument is an address as a number, although its owner is unknown.
 #[test]
 fn a_missing_wait_of_a_launch_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
@@ -422,43 +422,47 @@ fn a_programs_own_kernel_takes_tensors() {
 }
 
 #[test]
-fn devices_are_kept_apart() {
+fn tensors_of_different_devices_are_refused() {
     let options = std::iter::once("devices:2".to_owned());
-    in_children("tensors::devices_are_kept_apart", options, || {
-        let queues = [0, 1].map(|number| {
-            let device = CudaDevice::get(number).expect("a device");
-            let pool = DevicePool::new(&device).expect("a pool");
-            pool.on(&CudaStream::new(&device).expect("a stream"))
-                .expect("memory")
-        });
-        let (near, far) = (numbers(&queues[0], &[2, 3]), numbers(&queues[1], &[2, 3]));
-        let refused = near.add(&far).expect_err("elsewhere");
-        assert!(
-            matches!(
-                refused,
-                TensorError::Cuda(CudaError::OtherDevice {
-                    expected: 0,
-                    found: 1
-                })
-            ),
-            "{refused}"
-        );
-        let brought = far
-            .transpose(0, 1)
-            .and_then(|far| far.to(&queues[0]))
-            .expect("a copy");
-        assert!(!brought.is_shared());
-        assert_eq!(brought.device(), Device::Cuda(0));
-        let sum = near
-            .add(&brought.transpose(0, 1).expect("a view"))
-            .expect("the same device");
-        assert_eq!(
-            sum.to_vec::<f32>().expect("a copy"),
-            [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-        );
-        let stream = CudaStream::new(queues[1].device()).expect("a stream");
-        assert!(queues[0].pool().on(&stream).is_err());
-    });
+    in_children(
+        "tensors::tensors_of_different_devices_are_refused",
+        options,
+        || {
+            let queues = [0, 1].map(|number| {
+                let device = CudaDevice::get(number).expect("a device");
+                let pool = DevicePool::new(&device).expect("a pool");
+                pool.on(&CudaStream::new(&device).expect("a stream"))
+                    .expect("memory")
+            });
+            let (near, far) = (numbers(&queues[0], &[2, 3]), numbers(&queues[1], &[2, 3]));
+            let refused = near.add(&far).expect_err("elsewhere");
+            assert!(
+                matches!(
+                    refused,
+                    TensorError::Cuda(CudaError::OtherDevice {
+                        expected: 0,
+                        found: 1
+                    })
+                ),
+                "{refused}"
+            );
+            let brought = far
+                .transpose(0, 1)
+                .and_then(|far| far.to(&queues[0]))
+                .expect("a copy");
+            assert!(!brought.is_shared());
+            assert_eq!(brought.device(), Device::Cuda(0));
+            let sum = near
+                .add(&brought.transpose(0, 1).expect("a view"))
+                .expect("the same device");
+            assert_eq!(
+                sum.to_vec::<f32>().expect("a copy"),
+                [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+            );
+            let stream = CudaStream::new(queues[1].device()).expect("a stream");
+            assert!(queues[0].pool().on(&stream).is_err());
+        },
+    );
 }
 
 #[test]

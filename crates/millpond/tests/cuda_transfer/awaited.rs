@@ -1,4 +1,4 @@
-//! Copies and streams as futures: who wakes their tasks, and when, and what becomes of futures that are dropped or forgotten.
+//! Copies and streams as futures: when their tasks are woken, and the effect of dropping or forgetting a future.
 
 use crate::example::example;
 use crate::numbers;
@@ -162,9 +162,9 @@ fn the_last_waker_is_woken_once_and_a_complete_future_stays_pending() {
 }
 
 #[test]
-fn a_cancelled_copy_keeps_its_ends_and_blocks_nobody() {
+fn a_cancelled_copy_keeps_its_buffers_and_blocks_no_other_work() {
     in_threads(
-        "awaited::a_cancelled_copy_keeps_its_ends_and_blocks_nobody",
+        "awaited::a_cancelled_copy_keeps_its_buffers_and_blocks_no_other_work",
         || {
             let place = place();
             let gate = Gate::on(&place.first);

@@ -147,10 +147,10 @@ fn timed(staging: &Staging, place: &Place, numbers: &[u32]) -> (u64, u64, f64) {
 /// A host that copies at 30 GB/s and packs at 20 GB/s compresses what shrinks for a link of 12 GB/s, and nothing for faster links. No copy
 /// takes more than 2 % longer than a plain one.
 #[test]
-fn no_kind_of_data_is_slower_than_plain() {
+fn compressed_copies_are_not_slower_than_plain_ones() {
     let options = ["link:12", "link:25", "link:55"].map(str::to_owned).into_iter();
     in_children(
-        "compressed::no_kind_of_data_is_slower_than_plain",
+        "compressed::compressed_copies_are_not_slower_than_plain_ones",
         options,
         || {
             const COPY: u64 = 30;

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
-fn pools_of_pinned_memory_are_pools() {
+fn pools_of_pinned_memory_work_like_other_pools() {
     let Some(device) = device() else { return };
     let pool = Pool::builder()
         .limit(64 << 20)
@@ -51,7 +51,7 @@ fn pools_of_pinned_memory_are_pools() {
 }
 
 #[test]
-fn ordinary_buffers_are_registered_for_a_while() {
+fn ordinary_buffers_can_be_registered_temporarily() {
     let Some(device) = device() else { return };
     let pool = Pool::host().expect("a pool");
     let buffer = pool.alloc_from(&numbers(100_000)).expect("memory");
@@ -78,7 +78,7 @@ fn ordinary_buffers_are_registered_for_a_while() {
 }
 
 #[test]
-fn managed_memory_goes_where_it_is_wanted() {
+fn managed_memory_moves_as_advised() {
     const BYTES: usize = 1 << 20;
     let Some(Place { device, first, .. }) = Place::new() else {
         return;
@@ -112,7 +112,7 @@ fn managed_memory_goes_where_it_is_wanted() {
     is(-1, BYTES);
     assert_eq!(table[..8], [0, 0, 0, 0, 0, 5, 6, 0]);
     let advise = |table: &Buffer<u8>, advice| device.advise(table, advice).expect("advice");
-    // Device work on pages that prefer the host leaves them there. Otherwise it moves them.
+    // Work of the device does not move pages that prefer the host. It moves all others.
     let touch = |table: &mut Buffer<u8>| {
         if !emulator::is_real() {
             emulator::set_bytes(table.as_ptr().addr() as u64, 9, BYTES, first.as_raw());
@@ -165,7 +165,7 @@ fn managed_memory_goes_where_it_is_wanted() {
 }
 
 #[test]
-fn transfers_have_both_ends_until_they_are_done() {
+fn transfers_own_both_buffers_until_they_are_complete() {
     let Some(place) = Place::new() else { return };
     let Place {
         pool,
@@ -329,7 +329,7 @@ fn devices_copy_to_each_other() {
 }
 
 #[test]
-fn ordinary_memory_goes_through_slots() {
+fn ordinary_memory_is_copied_through_slots() {
     let Some(Place {
         device, pool, first, ..
     }) = Place::new()

@@ -53,7 +53,7 @@ pub(crate) fn through(
 }
 
 #[test]
-fn a_data_set_comes_to_the_device() {
+fn a_pass_copies_a_data_set_to_the_device() {
     let Some(place) = Place::new() else { return };
     let folder = Folder::new("cuda-pass");
     for (len, row) in [(10_000, 10), (640, 10), (50, 50), (65, 1)] {

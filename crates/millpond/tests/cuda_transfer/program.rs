@@ -111,8 +111,8 @@ fn each_call_fails_in_turn() {
 
 /// With work as late and as interleaved as CUDA allows, all bytes are correct, and no use is unordered.
 #[test]
-fn any_order_of_work_is_right() {
-    in_any_order("program::any_order_of_work_is_right", 100, || {
+fn results_are_correct_in_any_order_of_work() {
+    in_any_order("program::results_are_correct_in_any_order_of_work", 100, || {
         let place = Place::on(CudaDevice::get(0).expect("a device"));
         let folder = Folder::new("cuda-orders");
         let data = data_of(&folder, 1000, 1);

@@ -11,9 +11,9 @@ fn strictly() -> impl Iterator<Item = String> {
 
 /// The call would deadlock.
 #[test]
-fn a_staging_asked_by_its_own_copy_refuses() {
+fn a_staging_refuses_calls_from_its_own_copy_function() {
     in_children(
-        "staging::a_staging_asked_by_its_own_copy_refuses",
+        "staging::a_staging_refuses_calls_from_its_own_copy_function",
         strictly(),
         || {
             let device = CudaDevice::get(0).expect("a device");
@@ -50,8 +50,8 @@ fn a_staging_asked_by_its_own_copy_refuses() {
 
 /// Slots are reused long before captured work runs. Both directions are refused, and the capture continues.
 #[test]
-fn a_staging_keeps_out_of_captures() {
-    in_children("staging::a_staging_keeps_out_of_captures", strictly(), || {
+fn a_staging_refuses_captured_streams() {
+    in_children("staging::a_staging_refuses_captured_streams", strictly(), || {
         let device = CudaDevice::get(0).expect("a device");
         let stream = CudaStream::new(&device).expect("a stream");
         let pool = DevicePool::new(&device).expect("a pool");
@@ -102,7 +102,7 @@ fn threads_of_the_program_share_the_slots() {
 
 /// The copies are large enough for several threads.
 #[test]
-fn threads_of_the_library_copy_all_of_it() {
+fn threads_of_the_library_copy_all_elements() {
     let Some(Place {
         device, pool, first, ..
     }) = Place::new()

@@ -1,4 +1,4 @@
-//! Tasks that wait for a device, and work that lasts until it is told to end.
+//! Tasks that wait for a device, and work that lasts until a test ends it.
 
 use crate::support::emulator::in_children;
 use crate::{Place, numbers};

@@ -1,4 +1,4 @@
-//! Futures of copies with wakers that do more than wake, lost devices, drivers that refuse, forks and captures.
+//! Futures of copies: wakers that do more than wake, lost devices, drivers that refuse calls, forks and captures.
 
 use crate::numbers;
 use crate::support::emulator::{self, in_children};
@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[test]
-fn wakers_that_panic_or_use_cuda_do_no_harm() {
-    in_threads("wakers::wakers_that_panic_or_use_cuda_do_no_harm", || {
+fn wakers_may_panic_and_use_cuda() {
+    in_threads("wakers::wakers_may_panic_and_use_cuda", || {
         struct Panics(Count);
         impl Wake for Panics {
             fn wake(self: Arc<Self>) {
@@ -22,7 +22,7 @@ fn wakers_that_panic_or_use_cuda_do_no_harm() {
                 panic!("a waker of the test");
             }
         }
-        /// A runtime that polls in the waker, and drops what is complete there.
+        /// A runtime that polls in the waker, and drops complete copies in it.
         struct Inline(Mutex<Option<Upload>>, CudaDevice, Mutex<Vec<bool>>, Count);
         impl Wake for Inline {
             fn wake(self: Arc<Self>) {
@@ -133,7 +133,7 @@ fn tasks_of_a_lost_device_are_woken_with_the_error() {
 
 /// Without the driver's help, the task is polled once a millisecond.
 #[test]
-fn a_driver_that_wakes_nobody_is_asked_again() {
+fn copies_are_polled_repeatedly_if_the_driver_cannot_wake_tasks() {
     let options = [
         "fail:cuStreamAddCallback",
         "fail:cuStreamAddCallback=500",
@@ -141,7 +141,7 @@ fn a_driver_that_wakes_nobody_is_asked_again() {
     ];
     let options = options.map(|option| format!("streams:threads,strict:on,{option}"));
     in_children(
-        "wakers::a_driver_that_wakes_nobody_is_asked_again",
+        "wakers::copies_are_polled_repeatedly_if_the_driver_cannot_wake_tasks",
         options.into_iter(),
         || {
             let place = place();
@@ -210,8 +210,8 @@ fn a_forked_process_gets_an_error() {
 }
 
 #[test]
-fn captured_and_retired_streams_are_told_apart() {
-    in_threads("wakers::captured_and_retired_streams_are_told_apart", || {
+fn an_awaited_stream_may_be_captured_or_retired() {
+    in_threads("wakers::an_awaited_stream_may_be_captured_or_retired", || {
         let place = place();
         emulator::begin_capture(place.first.as_raw());
         assert_eq!(

@@ -28,7 +28,7 @@ thread_local! {
 
 /// The system calls this after all thread locals of Rust are dropped, and so after the pool's cache.
 extern "C" fn last(block: *mut libc::c_void) {
-    // SAFETY: `last_word` has put a box there, and the system calls once.
+    // SAFETY: `last_word` has stored a box, and the system calls this exactly once.
     drop(unsafe { Box::from_raw(block.cast::<Late>()) });
 }
 
@@ -76,7 +76,7 @@ fn work(rounds: usize) {
 
 /// Forks, runs `work` in the child, and returns the child's status.
 fn fork(work: impl FnOnce()) -> i32 {
-    // SAFETY: the child uses memory and what a child of threads may use, and leaves by `_exit`.
+    // SAFETY: the child only uses memory and functions that are safe after a fork, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // A child that hangs is ended by the alarm, which its status shows.

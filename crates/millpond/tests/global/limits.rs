@@ -116,7 +116,7 @@ fn is_watched_from_beside() {
     let (began, before) = (Instant::now(), asked());
     std::thread::sleep(Duration::from_millis(500));
     let (looks, asked) = (began.elapsed().as_millis() as u64 / 10 + 2, asked() - before);
-    // Each sample checks whether there is room. Sampling from within the pool took eighty blocks.
+    // Each sample checks whether there is room. Sampling from within the pool would take eighty blocks.
     assert!((1..=2 * looks).contains(&asked), "{asked} in {looks} looks");
 }
 
@@ -147,7 +147,7 @@ fn has_few_addresses() {
 }
 
 #[test]
-fn a_program_outlives_that_memory_runs_out() {
+fn a_program_survives_running_out_of_memory() {
     child("limits::runs_out_of_data", |_| {});
     child("limits::makes_blocks_smaller_where_there_is_no_more", |_| {});
     // An observer does not end it either.
@@ -163,7 +163,7 @@ fn a_program_outlives_that_memory_runs_out() {
 }
 
 #[test]
-fn a_monitor_asks_the_programs_pool_for_nothing() {
+fn a_monitor_allocates_nothing_from_the_programs_pool() {
     child("limits::is_watched_from_beside", |command| {
         command.env("MILLPOND_MONITOR", "1,interval=10ms");
     });
@@ -193,8 +193,8 @@ fn is_profiled_with_few_addresses() {
     [held, more, most].iter().for_each(Stamped::check);
 }
 
-/// The tables of pools have a small part of the addresses. The figures of the profiler must not fill it, because pools without room for
-/// tables do not grow.
+/// A small part of the address space is for the tables of pools. The figures of the profiler must not fill it, because pools without room
+/// for tables do not grow.
 #[test]
 fn a_program_with_few_addresses_can_be_profiled() {
     child("limits::is_profiled_with_few_addresses", |command| {
@@ -281,7 +281,7 @@ fn the_limit_in_the_environment_replaces_the_default() {
 }
 
 #[test]
-fn settings_that_cannot_be_read_are_told_once() {
+fn invalid_settings_are_reported_once() {
     let told = child("limits::is_badly_configured", |command| {
         command.env("MILLPOND_CONF", "hande:4MiB");
     });

@@ -18,7 +18,7 @@ fn churn(pool: &Pool, rounds: usize) {
 }
 
 #[test]
-fn another_pool_has_its_tables_beside_this_one() {
+fn another_pool_keeps_its_tables_outside_the_programs_pool() {
     let metadata = POOL.metadata_bytes();
     let pool = Pool::host().expect("a pool");
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn another_pool_has_its_tables_beside_this_one() {
 }
 
 #[test]
-fn an_account_has_its_tables_beside_this_pool() {
+fn a_ledger_keeps_its_tables_outside_the_programs_pool() {
     child("pools::accounts_for_many_blocks_of_many_places", |_| {});
 }
 
@@ -76,7 +76,7 @@ fn accounts_for_many_blocks_of_many_places() {
 }
 
 #[test]
-fn the_programs_own_pool_is_looked_after_while_it_serves() {
+fn the_programs_own_pool_is_maintained_while_it_serves() {
     let (pool, over) = (POOL.pool().expect("a pool"), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for thread in 0..3usize {
@@ -101,8 +101,8 @@ fn the_programs_own_pool_is_looked_after_while_it_serves() {
     });
 }
 
-/// Returns a source that allocates and frees in each of its calls, which run under the pool's lock. Blocks from before
-/// a call are freed in it, and blocks from within a call after it.
+/// Returns a pool whose source allocates and frees in each of its calls, which run under the pool's lock. Each call frees
+/// blocks that were allocated before it. Blocks that it allocates are freed after it.
 fn noisy() -> Pool {
     let mut seen: Vec<Stamped> = (0..10).map(|n| Stamped::new(n * 3000, n as u8)).collect();
     let mut calls = Vec::new();
@@ -165,7 +165,7 @@ fn frees_many_blocks_at_once() {
 }
 
 #[test]
-fn a_fork_finds_all_pools_at_rest() {
+fn all_pools_are_usable_in_the_child_of_a_fork() {
     let (pool, over) = (noisy(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -179,7 +179,7 @@ fn a_fork_finds_all_pools_at_rest() {
         }
         let mut ends = Vec::new();
         for _ in 0..30 {
-            // SAFETY: the child uses memory and what a child of threads may use, and leaves by `_exit`.
+            // SAFETY: the child only uses memory and functions that are safe after a fork, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: the call takes only a number.
@@ -205,7 +205,7 @@ fn a_fork_finds_all_pools_at_rest() {
 
 /// An observer of the program's pool allocates from the sets, also while it observes an allocation of a set.
 #[test]
-fn sets_of_pools_in_a_program_whose_allocator_tells() {
+fn sets_of_pools_work_while_the_programs_pool_has_an_observer() {
     static TOLD: AtomicUsize = AtomicUsize::new(0);
     let program = POOL.pool().expect("a pool");
     let told = program.subscribe(|_: &Event<'_>| {

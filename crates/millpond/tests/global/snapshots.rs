@@ -1,4 +1,4 @@
-//! A program whose allocator is the pool, and that ends when it runs out of memory. It leaves a snapshot.
+//! A program whose allocator is the pool. It ends when it runs out of memory, and leaves a snapshot.
 
 use crate::limits::{data, limit};
 use crate::parts;
@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Allocates memory as programs do that do not expect to run out of it.
+/// Allocates memory like a program that does not expect to run out of it.
 fn take_for_ever() {
     let _scope = tag("hoard");
     let mut hoard: Vec<Vec<u8>> = Vec::new();

@@ -57,7 +57,7 @@ fn blocks_are_freed_by_other_threads() {
 }
 
 #[test]
-fn threads_that_come_and_go_take_nothing_along() {
+fn threads_that_end_leave_no_memory_in_use() {
     for round in 0..200usize {
         let thread = std::thread::spawn(move || {
             (0..50)
@@ -69,7 +69,7 @@ fn threads_that_come_and_go_take_nothing_along() {
 }
 
 #[test]
-fn growth_keeps_what_was_there() {
+fn growth_keeps_the_contents() {
     let mut bytes: Vec<u8> = Vec::new();
     for n in 0..3_000_000u32 {
         bytes.push(n as u8);
@@ -81,7 +81,7 @@ fn growth_keeps_what_was_there() {
 }
 
 #[test]
-fn a_block_that_suffices_stays() {
+fn a_block_that_is_large_enough_stays_at_its_address() {
     let layout = Layout::from_size_align(1001, 8).expect("a layout");
     // SAFETY: the layout has a size other than 0.
     let block = unsafe { alloc(layout) };
@@ -97,7 +97,7 @@ fn a_block_that_suffices_stays() {
 }
 
 #[test]
-fn zeroed_is_zero_where_it_was_not() {
+fn zeroed_blocks_are_zero_in_reused_memory() {
     for bytes in [1, 64, 1000, 40_000, 100_000, 5 << 20] {
         let layout = Layout::from_size_align(bytes, 1).expect("a layout");
         for _ in 0..3 {

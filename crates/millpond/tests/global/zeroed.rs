@@ -33,13 +33,13 @@ fn takes_a_gibibyte_of_zeros() {
     }
     black_box(&zeros);
     drop(zeros);
-    // Allocates some of the same memory again, parts of which were written.
+    // Allocates some of the same memory again. Parts of it were written.
     let zeros = vec![0u8; 80 << 20];
     assert!(zeros.iter().step_by(4096).all(|byte| *byte == 0));
 }
 
 #[test]
-fn memory_that_was_in_use_is_zero_where_that_is_asked_for() {
+fn reused_memory_is_zeroed_on_request() {
     for bytes in [1, 64, 100, 4096, 40_000, 300_000, 3 << 20] {
         for align in [1, 64, 4096] {
             for _ in 0..3 {

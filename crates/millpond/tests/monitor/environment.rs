@@ -65,7 +65,7 @@ fn pool_of(stats: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_program_is_seen_that_says_nothing_of_monitors() {
+fn a_program_without_monitors_is_monitored_by_the_environment() {
     let runtime = Runtime::new("socket");
     let child = start("holds", "1,interval=20ms", &runtime.0);
     let path = runtime.0.join(format!("millpond/{}.sock", child.id()));
@@ -79,7 +79,7 @@ fn a_program_is_seen_that_says_nothing_of_monitors() {
 }
 
 #[test]
-fn a_port_is_said_where_the_system_chose_it() {
+fn a_port_that_the_system_chose_is_printed() {
     let runtime = Runtime::new("port");
     let mut child = start("holds", "127.0.0.1:0,interval=20ms", &runtime.0);
     let mut said = BufReader::new(child.stderr.take().expect("piped"));
@@ -137,7 +137,7 @@ pub(crate) fn forks() {
         .expect("a monitor");
     let path = monitor.socket().expect("a socket").to_owned();
     for _ in 0..20 {
-        // SAFETY: the child uses what a child of threads may use, and leaves by `_exit`.
+        // SAFETY: the child only uses functions that are safe after a fork, and leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: the call takes only a number.
@@ -167,7 +167,7 @@ pub(crate) fn forks() {
 }
 
 #[test]
-fn the_child_of_a_fork_leaves_its_parent_s_monitor_alone() {
+fn the_child_of_a_fork_does_not_affect_its_parents_monitor() {
     let runtime = Runtime::new("fork");
     let told = end(start("forks", "", &runtime.0));
     assert!(!told.contains("millpond:"), "{told}");

@@ -129,7 +129,7 @@ fn prometheus_scrapes_what_a_pool_has() {
 }
 
 #[test]
-fn promtool_finds_nothing_to_say() {
+fn promtool_reports_no_problems() {
     let Some(promtool) = program("promtool") else {
         return;
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 const SHORT: Duration = Duration::from_millis(10);
 
 #[test]
-fn a_scripted_program_is_seen_as_it_was() {
+fn samples_show_what_a_scripted_program_did() {
     let pool = Pool::builder()
         .name("scripted")
         .settings("")

@@ -80,7 +80,7 @@ fn samples(text: &str) -> Vec<(&str, &str, u64)> {
 }
 
 #[test]
-fn metrics_are_what_the_formats_say() {
+fn metrics_follow_their_formats() {
     let pools =
         ["same", "same"].map(|name| Pool::builder().name(name).limit(64 * MIB).host().expect("a pool"));
     let held = pools[0].alloc_zeroed::<u8>(3 << 20).expect("memory");
@@ -151,7 +151,7 @@ fn metrics_are_what_the_formats_say() {
 }
 
 #[test]
-fn only_this_machine_is_served_and_only_when_it_is_meant() {
+fn only_local_requests_with_a_local_host_header_are_served() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
         let address: SocketAddr = address.parse().expect("an address");
         let outcome = Monitor::builder().listen(address).start();
@@ -221,7 +221,7 @@ fn a_malformed_request_gets_an_error_status() {
 }
 
 #[test]
-fn who_is_slow_or_many_holds_nobody_up() {
+fn slow_and_numerous_clients_do_not_delay_others() {
     let (monitor, address) = served();
     // These are more connections than are served at once, and none finishes its request.
     let mut slow: Vec<TcpStream> = (0..100)
@@ -251,7 +251,7 @@ fn who_is_slow_or_many_holds_nobody_up() {
 }
 
 #[test]
-fn who_never_asks_is_told_and_let_go() {
+fn a_client_that_never_completes_its_request_is_disconnected() {
     let (monitor, address) = served();
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.write_all(b"GET /stats HTTP/1.1\r\n").expect("sent");
@@ -267,7 +267,7 @@ fn who_never_asks_is_told_and_let_go() {
 }
 
 #[test]
-fn a_socket_is_served_and_taken_away() {
+fn a_socket_is_served_and_removed() {
     let folder = std::env::temp_dir().join(format!("millpond-served-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a folder");
     let path = folder.join("own.sock");

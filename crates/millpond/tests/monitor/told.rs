@@ -17,7 +17,7 @@ fn samples(monitor: &Monitor, more: u64) {
 }
 
 #[test]
-fn a_threshold_is_told_once_and_again_when_it_was_passed_anew() {
+fn a_threshold_is_reported_once_for_each_crossing() {
     let pool = Pool::builder()
         .name("crossing")
         .settings("")
@@ -88,7 +88,7 @@ fn a_threshold_is_told_once_and_again_when_it_was_passed_anew() {
 }
 
 #[test]
-fn utilisation_of_each_pool_is_held_against_its_own_threshold() {
+fn utilisation_of_each_pool_is_compared_with_its_own_threshold() {
     let pools = ["full one", "empty one"].map(|name| {
         Pool::builder()
             .name(name)
@@ -121,7 +121,7 @@ fn utilisation_of_each_pool_is_held_against_its_own_threshold() {
 }
 
 #[test]
-fn a_callback_may_panic_allocate_ask_and_drop_the_monitor() {
+fn a_callback_may_panic_allocate_and_query_or_drop_the_monitor() {
     let pool = Pool::builder()
         .name("called")
         .settings("")

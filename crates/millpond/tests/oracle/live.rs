@@ -40,7 +40,7 @@ impl Live {
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) NonNull<[u8]>);
 
-// SAFETY: the block is its holder's alone, whichever thread that is.
+// SAFETY: the block belongs to its holder alone, on any thread.
 unsafe impl Send for Raw {}
 
 impl Raw {

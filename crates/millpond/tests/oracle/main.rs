@@ -34,7 +34,7 @@ fn check(terms: &Terms) {
 }
 
 #[test]
-fn one_thread_is_counted_exactly_peaks_too() {
+fn one_thread_is_counted_exactly_including_peaks() {
     check(&Terms {
         threads: 1,
         ..Terms::plenty()
@@ -56,7 +56,7 @@ fn threads_with_tenants_and_a_budget() {
 }
 
 #[test]
-fn threads_that_see_nothing_of_each_other() {
+fn threads_that_do_not_see_contents_of_each_other() {
     check(&Terms {
         cleared: true,
         ..Terms::plenty()
@@ -107,7 +107,7 @@ fn threads_over_pages_with_aliases() {
 }
 
 #[test]
-fn whatever_the_policy() {
+fn threads_with_any_policy() {
     for name in millpond::engine::policies::names() {
         let terms = Terms {
             policy: name,

@@ -25,7 +25,7 @@ fn bound(pressure: &Pressure) -> (LimitKind, Option<&str>, u64) {
 }
 
 #[test]
-fn the_machine_binds_where_nothing_else_does() {
+fn without_other_limits_the_machine_is_the_limit() {
     let tree = Tree::new();
     let now = ask(&tree);
     assert_eq!(bound(&now), (LimitKind::Machine, None, 16 * GIB));
@@ -47,7 +47,7 @@ fn the_machine_binds_where_nothing_else_does() {
 }
 
 #[test]
-fn an_old_kernel_says_less() {
+fn available_memory_is_computed_if_an_old_kernel_does_not_report_it() {
     let tree = Tree::new();
     let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 20 kB\nCached: 80 kB\nShmem: 50 kB\n";
     tree.write("proc/meminfo", text);
@@ -91,7 +91,7 @@ fn a_cgroup_without_the_controller_hides_no_ancestor() {
 }
 
 #[test]
-fn file_pages_are_not_scarcity() {
+fn file_pages_count_as_available() {
     let tree = Tree::version_2("/");
     tree.folder("/", "1073741824", "max", GIB, GIB / 2, GIB / 4);
     let now = ask(&tree);
@@ -105,7 +105,7 @@ fn file_pages_are_not_scarcity() {
 }
 
 #[test]
-fn where_nothing_is_refused_the_level_is_high_at_most() {
+fn a_limit_that_refuses_nothing_causes_at_most_the_high_level() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "max", "1073741824", 2 * GIB, 0, 0);
     let now = ask(&tree);
@@ -167,7 +167,7 @@ fn the_highest_of_several_mounts_is_taken() {
 }
 
 #[test]
-fn version_1_counts_where_it_has_the_memory() {
+fn cgroups_of_version_1_count_if_they_control_memory() {
     let tree = Tree::new();
     tree.write("proc/self/cgroup", "9:cpu:/x\n4:memory:/docker/abc\n0::/\n");
     let mounts = "1 1 0:5 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
@@ -203,7 +203,7 @@ fn version_1_counts_where_it_has_the_memory() {
 }
 
 #[test]
-fn the_process_s_own_limits_count() {
+fn limits_of_the_process_itself_count() {
     let tree = Tree::new();
     tree.limits("10737418240", "unlimited");
     tree.process(9 * GIB, GIB, GIB);
@@ -221,7 +221,7 @@ fn the_process_s_own_limits_count() {
 }
 
 #[test]
-fn a_limit_nobody_is_kept_to_is_told_and_binds_nothing() {
+fn a_limit_that_the_system_does_not_enforce_is_listed_only() {
     let tree = Tree::new();
     let text = "Max data size unlimited\nMax resident set 4096\nMax address space unlimited\n";
     tree.write("proc/self/limits", text);
@@ -235,7 +235,7 @@ fn a_limit_nobody_is_kept_to_is_told_and_binds_nothing() {
 }
 
 #[test]
-fn the_commit_limit_counts_where_overcommit_is_off() {
+fn the_commit_limit_counts_if_overcommit_is_off() {
     let tree = Tree::new();
     assert!(ask(&tree).limits().iter().all(|l| l.kind != LimitKind::Commit));
     tree.write("proc/sys/vm/overcommit_memory", "2\n");
@@ -248,7 +248,7 @@ fn the_commit_limit_counts_where_overcommit_is_off() {
 }
 
 #[test]
-fn stalls_of_the_own_cgroup_come_before_the_machine_s() {
+fn stalls_of_the_own_cgroup_take_precedence_over_the_machines() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "max", "max", 0, 0, 0);
     tree.stalled("proc/pressure/memory", "99.00", "99.00");
@@ -301,7 +301,7 @@ fn unreadable_files_are_reported() {
 }
 
 #[test]
-fn a_pipe_nobody_writes_to_is_not_waited_for() {
+fn a_pipe_without_a_writer_is_not_waited_for() {
     let tree = Tree::new();
     tree.remove("proc/meminfo");
     let path = tree.root().join("proc/meminfo");
@@ -313,7 +313,7 @@ fn a_pipe_nobody_writes_to_is_not_waited_for() {
 }
 
 #[test]
-fn a_deep_tree_is_looked_at_in_part() {
+fn a_deep_tree_is_read_in_part() {
     let path: String = (0..200).map(|n| format!("/{n}")).collect();
     let tree = Tree::version_2(&path);
     let folder = |depth: usize| -> String { (0..depth).map(|n| format!("/{n}")).collect() };
@@ -344,7 +344,7 @@ fn repeated_lines_are_kept_once() {
 }
 
 #[test]
-fn the_end_of_a_long_line_is_no_line() {
+fn the_end_of_a_long_line_is_not_parsed() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "4096", "max", 0, 0, 0);
     // Only the first 16 KiB of a line are read.
@@ -367,7 +367,7 @@ fn a_long_list_of_mounts_is_read_to_its_end() {
 }
 
 #[test]
-fn the_system_itself_answers() {
+fn the_real_system_is_read() {
     let now = millpond::pressure();
     let limit = now.limit().expect("every machine has memory");
     assert!(limit.bytes > 0 && limit.available() <= limit.bytes);

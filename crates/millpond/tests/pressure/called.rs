@@ -48,7 +48,7 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn changes_are_told_trims_first() {
+fn changes_call_trims_before_other_callbacks() {
     let tree = Tree::new();
     let (sender, seen) = channel();
     let watch = quick(&tree)
@@ -93,7 +93,7 @@ fn pressure_at_the_start_is_reported() {
 }
 
 #[test]
-fn a_limit_that_was_met_is_told_though_there_is_room_again() {
+fn a_limit_that_was_reached_is_reported_even_if_memory_is_free_again() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "1073741824", "max", 0, 0, 0);
     tree.events("/a", [9, 9, 9, 9]);
@@ -108,7 +108,7 @@ fn a_limit_that_was_met_is_told_though_there_is_room_again() {
 }
 
 #[test]
-fn another_cgroup_is_no_event() {
+fn old_events_of_another_cgroup_are_not_reported() {
     let tree = Tree::version_2("/a");
     tree.folder("/a", "max", "max", 0, 0, 0);
     tree.folder("/b", "max", "max", 0, 0, 0);
@@ -188,7 +188,7 @@ fn callbacks_may_use_the_watch() {
 }
 
 #[test]
-fn dropping_it_ends_the_thread() {
+fn dropping_a_watch_ends_its_thread() {
     let tree = Tree::new();
     let (sender, seen) = channel();
     let watch = quick(&tree)
@@ -205,7 +205,7 @@ fn dropping_it_ends_the_thread() {
 }
 
 #[test]
-fn dropping_it_waits_for_a_callback() {
+fn dropping_a_watch_waits_for_a_callback() {
     let tree = Tree::new();
     tree.machine(16 * GIB, 0);
     let ended = Arc::new(AtomicBool::new(false));

@@ -42,7 +42,7 @@ fn spoil() -> impl Strategy<Value = Spoil> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_the_files_say_there_is_an_answer(
+    fn any_contents_of_the_files_give_a_result(
         spoils in proptest::collection::vec((proptest::sample::select(FILES.to_vec()), spoil()), 1..8),
         numbers: [u64; 6],
     ) {

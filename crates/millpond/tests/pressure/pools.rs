@@ -41,7 +41,7 @@ fn looks_pass() {
 }
 
 #[test]
-fn a_pool_gives_back_at_its_share_and_then_rests() {
+fn a_pool_frees_memory_at_its_threshold_and_then_pauses() {
     let tree = Tree::new();
     tree.machine(16 * GIB, 4 * GIB);
     let pool = looking(&tree).host().expect("a pool");
@@ -53,7 +53,7 @@ fn a_pool_gives_back_at_its_share_and_then_rests() {
     tree.machine(16 * GIB, 3 * GIB);
     until("given back", || pool.stats().reserved.current < 4 * MIB);
     assert_eq!(pool.stats().allocations, 2, "nothing is counted anew");
-    // Memory is as scarce as before. The program may keep memory that it allocates again for a while.
+    // Memory is as scarce as before. For a while, the program may keep memory that it allocates again.
     let again = fill(&pool);
     looks_pass();
     assert_eq!(pool.stats().reserved.current, again);
@@ -68,7 +68,7 @@ fn a_pool_gives_back_at_its_share_and_then_rests() {
 }
 
 #[test]
-fn limits_on_addresses_and_small_change_move_nobody() {
+fn limits_on_addresses_and_small_caches_free_no_memory() {
     let tree = Tree::new();
     tree.limits("1073741824", "unlimited");
     let pool = looking(&tree).host().expect("a pool");
@@ -85,7 +85,7 @@ fn limits_on_addresses_and_small_change_move_nobody() {
 }
 
 #[test]
-fn a_pool_that_never_ticks_looks_each_second() {
+fn a_pool_without_ticks_checks_every_second() {
     let tree = Tree::new();
     tree.machine(16 * GIB, GIB);
     let pool = looking(&tree).trim_every(None).host().expect("a pool");
@@ -94,7 +94,7 @@ fn a_pool_that_never_ticks_looks_each_second() {
 }
 
 #[test]
-fn a_set_gives_back_before_others_are_told() {
+fn a_set_frees_memory_before_other_callbacks_run() {
     let tree = Tree::new();
     let template = Pool::builder().trim_every(None).huge_pages(HugePages::System);
     let (set, joined) = (Pools::with(template.clone()), Pools::with(template));

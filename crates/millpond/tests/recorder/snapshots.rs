@@ -153,7 +153,7 @@ fn a_pool_without_an_account_is_written_as_far_as_it_is_known() {
 }
 
 #[test]
-fn blocks_that_were_not_looked_at_are_one_sum() {
+fn blocks_that_were_not_sampled_are_one_sum() {
     let file = Scratch::new("sampled");
     let sampled = Ledger::builder(Tracking::Sampled { one_in: 10 });
     let pool = pool("sampled", Some(sampled));
@@ -172,7 +172,7 @@ fn blocks_that_were_not_looked_at_are_one_sum() {
 
 /// A file of limited size lists the largest blocks, and adds up the others by tag.
 #[test]
-fn the_smaller_of_too_many_blocks_are_added_up() {
+fn if_there_are_too_many_blocks_the_smaller_ones_are_added_up() {
     let file = Scratch::new("bounded");
     let pool = pool("bounded", Some(Ledger::builder(Tracking::All)));
     // These blocks are larger than those of other tests, so they are listed.
@@ -210,7 +210,7 @@ fn the_smaller_of_too_many_blocks_are_added_up() {
 
 /// Writing a snapshot does not allocate from a pool.
 #[test]
-fn no_pool_is_asked_for_anything() {
+fn a_snapshot_allocates_from_no_pool() {
     let file = Scratch::new("asks");
     let pool = pool("asks", Some(Ledger::builder(Tracking::All).stacks(true)));
     let _held = pool.alloc_zeroed::<u8>(1 << 20).expect("room");
@@ -225,7 +225,7 @@ fn no_pool_is_asked_for_anything() {
 
 /// Other threads allocate, free and make pools in the meantime. No thread blocks forever, and every file can be opened.
 #[test]
-fn snapshots_are_written_while_others_are_at_work() {
+fn snapshots_are_written_while_other_threads_allocate() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let file = Scratch::new("beside");
     let pool = pool("beside", Some(Ledger::builder(Tracking::All).times(true)));
@@ -268,7 +268,7 @@ fn snapshots_are_written_while_others_are_at_work() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_an_error() {
+fn a_file_that_cannot_be_created_is_an_error() {
     let nowhere = std::env::temp_dir().join("millpond-no-such-folder/now.mpr");
     let refused = snapshot(&nowhere).expect_err("no folder").to_string();
     assert!(refused.contains("millpond-no-such-folder"), "{refused}");

@@ -15,6 +15,6 @@ fn set_alarm() -> io::Result<()> {
 
 /// Makes the child end with SIGALRM if it hangs, so that the test fails instead of waiting forever.
 pub(crate) fn ends(command: &mut Command) -> &mut Command {
-    // SAFETY: between fork and exec it calls `alarm` alone, which may be called there; what that sets outlives the exec.
+    // SAFETY: between fork and exec it calls only `alarm`, which is permitted in that state. The alarm outlives the exec.
     unsafe { command.pre_exec(set_alarm) }
 }

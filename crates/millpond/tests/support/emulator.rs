@@ -11,7 +11,7 @@ pub(crate) fn is_real() -> bool {
 }
 
 /// Returns true if tests must run with the driver that `MILLPOND_CUDA_EMU` describes, and tests with a description of
-/// their own must not run. `cargo xtask cuda-seeds` runs them so, once for each seed.
+/// their own must not run. `cargo xtask cuda-seeds` runs them in this way for each seed.
 pub(crate) fn is_given() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "given")
 }
@@ -22,7 +22,7 @@ pub(crate) fn failing(calls: u64) -> impl Iterator<Item = u64> {
     (1..=calls).step_by(if is_long { 1 } else { 7 })
 }
 
-/// Loads the emulated driver into this process, before anyone has looked for a driver. Its library is built in the
+/// Loads the emulated driver into this process, before any code has searched for a driver. Its library is built in the
 /// folder of the tests. If it is missing, this prints the reason and returns false.
 pub(crate) fn load() -> bool {
     static LOADED: OnceLock<bool> = OnceLock::new();
@@ -72,8 +72,8 @@ pub(crate) fn bare() -> PathBuf {
 
 fn open(path: &std::path::Path) -> Result<(), String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: a library of this workspace, which does nothing when it is loaded. It names itself libcuda.so, so whoever
-    // looks for that finds it.
+    // SAFETY: a library of this workspace, which does nothing when it is loaded. It names itself libcuda.so, so a search
+    // for that name finds it.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if !library.is_null() {
         return Ok(());
@@ -88,7 +88,7 @@ fn open(path: &std::path::Path) -> Result<(), String> {
     Err(why.to_string_lossy().into_owned())
 }
 
-/// The variable that names the test in a test's own process, whose driver is as `options` say.
+/// The variable with the name of the test in a process that runs only this test, with a driver according to `options`.
 const CHILD: &str = "MILLPOND_TEST_OF_CUDA";
 
 /// Returns true if this process is such a child, for this test.
@@ -151,7 +151,7 @@ pub(crate) fn in_any_order(test: &str, seeds: u32, body: impl FnOnce()) {
     alone(test, options, body);
 }
 
-/// Like [`in_children`], for tests that pass with any driver that nobody else uses. The machine's own driver, or a
+/// Like [`in_children`], for tests that pass with any driver that no other process uses. The machine's own driver, or a
 /// given one, is used once.
 pub(crate) fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
     if !load() {
@@ -218,8 +218,8 @@ pub(crate) fn fail(nth: Option<u64>) {
 }
 
 /// Returns how often a function of the driver was called, or the sum of all functions if there is no name. The
-/// machine's own driver does not count calls. There this returns the calls of the library under test since the first
-/// call of this function.
+/// machine's own driver does not count calls. With it, this returns the calls of the library under test since the
+/// first call of this function.
 pub(crate) fn calls(name: Option<&CStr>) -> u64 {
     #[cfg(feature = "cuda")]
     if is_real() {
@@ -386,7 +386,7 @@ pub(crate) fn resident(address: u64, bytes: usize, place: i32) -> u64 {
 }
 
 /// Registers a kernel without parameters that only takes `nanoseconds` of modelled time. A real driver has no such function, because the
-/// device runs the code of the kernel. Nothing is done there.
+/// device runs the code of the kernel. In that case this does nothing.
 pub(crate) fn register(name: &CStr, nanoseconds: u64) {
     type Body = extern "C" fn(usize, *const *const u8, *const u32) -> c_int;
     type Register =

@@ -1,4 +1,4 @@
-//! A thread in which the system refuses a call, as another system would.
+//! Runs code in a thread in which the system refuses a call, to simulate another system.
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long, sock_filter, sock_fprog};
 

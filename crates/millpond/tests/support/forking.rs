@@ -13,10 +13,10 @@ use std::time::Duration;
 
 /// The variable with the number of forks of a combination.
 const FORKS: &str = "MILLPOND_TEST_FORKS";
-/// The variable with the name of the feature that is used beside the pool.
+/// The variable with the name of the feature that is used together with the pool.
 const BESIDE: &str = "MILLPOND_TEST_BESIDE";
 
-/// The features used beside the pool, with the settings of the pool.
+/// The features that are used together with the pool, with the settings of the pool.
 const ALL: [(&str, &str); 6] = [
     ("nothing", ""),
     #[cfg(feature = "record")]
@@ -129,7 +129,8 @@ pub(crate) fn run(pool: &Pool) {
     let path = std::env::temp_dir().join(format!("millpond-forking-{}.mpr", std::process::id()));
     #[cfg(feature = "record")]
     let recorder = (beside == "recording").then(|| millpond::Recorder::start(&path).expect("a recording"));
-    // The queue of the budget: first a request of another thread, then many of this thread, which would fit but must not overtake it.
+    // The first request in the budget's queue is of another thread. Many requests of this thread follow. They would fit, but must not
+    // overtake the first.
     let budget = Budget::builder("full").limit(100).build().expect("a budget");
     let held = budget.charge(60).expect("room");
     let woken = Arc::new(Woken::default());

@@ -6,12 +6,12 @@ use millpond::source::MemorySource;
 pub(crate) fn stamp<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) {
     for at in places(source, address, bytes) {
         let place = std::ptr::without_provenance_mut::<u64>(at as usize);
-        // SAFETY: the caller holds a segment or a committed part there: memory, by the source's contract.
+        // SAFETY: the caller holds a segment or a committed part at this address. By the source's contract it is memory.
         unsafe { place.write_volatile(value ^ (at - address)) };
     }
 }
 
-/// Returns true if [`stamp`] wrote this value there.
+/// Returns true if [`stamp`] wrote this value to the memory.
 pub(crate) fn is_stamped<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) -> bool {
     places(source, address, bytes).all(|at| read(at) == value ^ (at - address))
 }
@@ -27,7 +27,7 @@ fn read(at: u64) -> u64 {
     unsafe { place.read_volatile() }
 }
 
-/// Returns the addresses of the tested words: both ends and the middle of each page, of which the last may be short.
+/// Returns the addresses of the tested words: both ends and the middle of each page. The last page may be short.
 fn places<S: MemorySource>(source: &S, address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let page = source.page_bytes();
     (0..bytes).step_by(page as usize).flat_map(move |at| {

@@ -19,7 +19,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns about a standard normal number.
+    /// Returns a number with an approximately standard normal distribution.
     fn normal(&mut self) -> f32 {
         (0..12)
             .map(|_| self.below(1 << 20) as f32 / (1 << 20) as f32)

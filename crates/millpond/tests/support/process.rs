@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 const PAGE: u64 = 4096;
 
 /// Returns the permitted accesses to `[address, address + bytes)`: `rw-p`, `---p`, the same with `s` for shared memory,
-/// or `none` where nothing is mapped.
+/// or `none` for addresses without a mapping.
 pub(crate) fn access(address: u64, bytes: u64) -> BTreeSet<String> {
     let (mut at, end) = (address, address + bytes);
     let mut found = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The requirements for every source.
+//! Tests of the requirements for every source.
 
 pub(crate) mod account;
 pub(crate) mod aliases;

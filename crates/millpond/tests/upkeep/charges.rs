@@ -100,7 +100,7 @@ fn blocks_are_charged_to_pool_and_tenant() {
 }
 
 #[test]
-fn a_tenant_beside_the_pools_budget_is_charged_to_its_own_too() {
+fn a_tenant_is_charged_to_the_pools_budget_and_its_own() {
     let allocated = |name: &str, limit: u64| {
         let budget = Budget::builder(name).measure(Measure::Allocated);
         budget.limit(limit).build().expect("a budget")
@@ -126,7 +126,7 @@ fn a_tenant_beside_the_pools_budget_is_charged_to_its_own_too() {
 }
 
 #[test]
-fn those_who_wait_are_served_in_turn() {
+fn waiting_requests_are_served_in_order() {
     let pool = Pool::builder()
         .limit(16 * MIB)
         .trim_every(None)
@@ -205,7 +205,7 @@ fn a_future_waits_no_longer_than_its_tenant() {
     let limit = Duration::from_millis(30);
     let waiter = tenant.wait(limit);
     let begun = Instant::now();
-    // Nobody frees memory, so only the alarm wakes this thread.
+    // No thread frees memory, so only the alarm wakes this thread.
     let error = futures_lite(waiter.alloc_async::<u8>(5 << 20)).expect_err("nobody freed");
     assert!(begun.elapsed() >= limit);
     let AllocError::Budget(why) = &error else {

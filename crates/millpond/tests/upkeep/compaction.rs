@@ -1,4 +1,4 @@
-//! Compaction: memory between live blocks goes back to the system, and is charged again before it is used.
+//! Compaction: memory between live blocks is returned to the system, and is charged again before it is used.
 
 use super::{MIB, dice::Dice};
 use millpond::{AllocError, Budget, Buffer, Host, Pool, PoolBuilder};

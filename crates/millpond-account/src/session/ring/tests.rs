@@ -93,7 +93,7 @@ fn a_free_has_no_tag_of_its_own() {
 }
 
 #[test]
-fn late_events_have_their_own_time() {
+fn events_long_after_their_predecessor_store_the_full_time() {
     let (mut putter, mut taker) = ends(0);
     put(&mut putter, &told(0));
     // As if five seconds had passed, and as if the clock had gone back.
@@ -193,7 +193,7 @@ fn no_more_segments_are_made_than_are_needed() {
 }
 
 #[test]
-fn a_large_ring_holds_what_it_says_and_begins_with_little() {
+fn a_large_ring_has_its_full_capacity_and_allocates_it_on_demand() {
     let words = if cfg!(miri) { 1 << 20 } else { 1 << 23 };
     let (mut putter, mut taker) = ends(words);
     let made = |ring: &Ring| -> usize {
@@ -217,7 +217,7 @@ fn a_large_ring_holds_what_it_says_and_begins_with_little() {
 }
 
 #[test]
-fn two_threads_agree() {
+fn a_reader_thread_receives_all_events_in_order() {
     let (mut putter, mut taker) = ends(1 << 12);
     let many: u64 = if cfg!(miri) { 300 } else { 200_000 };
     let thread = std::thread::spawn(move || {

@@ -6,8 +6,8 @@ use ratatui::text::Span;
 const RISING: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const GROWING: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// Draws a sparkline with the newest value at the right. Each value is at most `full`. Only the newest values are shown if
-/// there are more than columns.
+/// Draws a sparkline with the newest value at the right. Each value is at most `full`. If there are more values than
+/// columns, only the newest are shown.
 pub(super) fn course(values: &[u64], full: u64, width: usize) -> String {
     let shown = &values[values.len().saturating_sub(width)..];
     let blanks = " ".repeat(width - shown.len());
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_wide_as_they_are_to_be_whatever_they_show() {
+    fn bars_have_the_requested_width() {
         assert_eq!(drawn(&[50], 100, 10), "█████·····");
         assert_eq!(drawn(&[55], 100, 10), "█████▌····");
         assert_eq!(drawn(&[1], 1_000_000, 4), "▏···", "what is not nothing is seen");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn courses_end_at_the_right() {
+    fn sparklines_end_at_the_right() {
         assert_eq!(course(&[0, 50, 100], 100, 5), "  ▁▄█");
         assert_eq!(course(&[100, 0, 0], 100, 2), "▁▁");
         assert_eq!(course(&[], 0, 3), "   ");

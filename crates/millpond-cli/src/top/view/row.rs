@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_stand_under_each_other_and_are_cut() {
+    fn cells_are_aligned_and_truncated() {
         let line = |name: &str| {
             let cells = vec![
                 Cell::left(name, Style::new()),

@@ -1,8 +1,8 @@
 //! Returns all free memory, or a part of it, to the source.
 //!
-//! Live blocks never move, and a page handle is only returned whole. After a compaction, the live blocks remain,
-//! rounded up to the handles that contain them. Moving free pages could not reduce this further. With `relocate:on`,
-//! handles are replaced by [smaller ones](super::relocate), so that the blocks are only rounded up to pages.
+//! Live blocks never move, and a page handle is only returned whole. After a compaction, only the handles that contain
+//! live blocks remain. Moving free pages could not reduce this further. With `relocate:on`, handles are replaced by
+//! [smaller ones](super::relocate), so that the blocks are only rounded up to pages.
 
 use super::{Held, Millpond};
 use crate::index::Entry;
@@ -17,7 +17,8 @@ impl Millpond {
         }
     }
 
-    /// Returns every page handle without a live block to the source, or on a device without pages every such segment.
+    /// Returns every page handle without a live block to the source. On a device without pages, returns every segment
+    /// without a live block.
     pub(super) fn release_free(&mut self, supply: &mut Supply<'_>) {
         let lists = self.lists.iter();
         let free: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();

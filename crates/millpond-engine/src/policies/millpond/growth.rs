@@ -1,9 +1,9 @@
 //! Reserves pages. The policy creates pages up to the program's peak. Beyond that it moves free pages.
 //!
 //! Growth beyond the most bytes that the program has held at once is only fragmentation, so whole free handles are moved
-//! to the place where they are needed. What is moved in total is limited to a share of what the program allocates.
-//! Otherwise a program without any regularity would move pages for ever. Such a program may grow until its fragmentation
-//! exceeds [`compact_at_percent`](crate::RetainConf). From there on, pages are moved again.
+//! to the place where they are needed. The bytes moved in total are limited to a share of the bytes that the program
+//! allocates. Otherwise a program without any regularity would move pages for ever. The program may then grow until its
+//! fragmentation exceeds [`compact_at_percent`](crate::RetainConf). Above that, pages are moved again.
 
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 
 /// Number of pages by which memory may always exceed the program's peak.
 pub(in crate::policies) const SLACK_PAGES: u64 = 2;
-/// Bytes by which memory may exceed the peak on a host, where creating a page costs no more than moving one, but at most
-/// this fraction of the peak (1/20).
+/// Bytes by which memory may exceed the peak on a host, where creating a page costs no more than moving one. They are
+/// limited to 1 / `HOST_SLACK_SHARE` of the peak.
 const HOST_SLACK: u64 = 64 << 20;
 const HOST_SLACK_SHARE: u64 = 20;
 

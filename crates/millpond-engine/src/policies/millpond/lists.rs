@@ -79,7 +79,7 @@ impl Lists {
         ids.map(|id| Entry::of(&self.space, id))
     }
 
-    /// Returns the free blocks of a list that can have `bytes`, smaller ones first.
+    /// Returns the free blocks of a list that may have at least `bytes`, smaller ones first.
     pub(super) fn free_from(&self, number: u32, bytes: u64) -> impl Iterator<Item = Entry> + '_ {
         let ids = self.get(number).free.ascending(&self.links, bytes);
         ids.map(|id| Entry::of(&self.space, id))

@@ -1,7 +1,8 @@
 //! Moves the pages of free blocks to the place where they are needed.
 //!
-//! If the source can map a handle at two addresses, nobody waits: the pages are mapped at the new place, and the old
-//! mapping ends when the work that uses it has completed ([`Supply::alias`]). Otherwise the host waits for the device.
+//! If the source can map a handle at two addresses, the host does not wait. The pages are mapped at the new place, and
+//! the old mapping ends when the work that uses it has completed ([`Supply::alias`]). Otherwise the host waits for the
+//! device.
 
 use super::site::Site;
 use super::{Held, Millpond};
@@ -12,8 +13,8 @@ use crate::supply::{Aliased, Supply};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of free blocks that an allocation examines for whole handles, unless memory is short: among those of
-/// one list that are just large enough, and among the largest.
+/// Maximum number of free blocks of one list that an allocation examines for whole handles, unless memory is short. It
+/// applies separately to the blocks that are just large enough and to the largest blocks.
 const LOOK: usize = 128;
 
 /// Whole handles in a row that no live block overlaps.
@@ -33,8 +34,8 @@ impl Movable {
 }
 
 impl Millpond {
-    /// Moves whole free handles to a site until it has got `bytes`. If memory is `scarce`, handles that are too large
-    /// for the site are returned to the source.
+    /// Moves whole free handles to a site until `bytes` have been moved. If memory is `scarce`, handles that are too
+    /// large for the site are returned to the source.
     pub(super) fn gather(
         &mut self,
         supply: &mut Supply<'_>,

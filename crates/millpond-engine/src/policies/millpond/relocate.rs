@@ -17,7 +17,7 @@ use crate::space::{BlockId, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// A handle with free pages under which there are live blocks too.
+/// A handle that has free pages and that live blocks overlap.
 struct Mixed {
     /// Index of the range in `held`.
     held: usize,
@@ -53,8 +53,8 @@ impl Mixed {
 
 impl Millpond {
     /// Returns pages to the device until `bytes` can be provided, by replacing handles that live blocks overlap. Returns
-    /// false, and replaces nothing, if that is not enough. The device is idle, and the free blocks of all streams are
-    /// joined.
+    /// false, and replaces nothing, if this cannot provide enough. Also returns false if a replacement fails. The caller
+    /// has waited for the device and joined the free blocks of all streams.
     pub(super) fn relocate(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> bool {
         let area = self.lists.get(number).area;
         if !self.may_relocate(supply, area) {
@@ -79,7 +79,7 @@ impl Millpond {
             };
             let room = supply.free_bytes().unwrap_or(u64::MAX);
             if room < best.live_bytes() {
-                // The blocks are not the same afterwards.
+                // This changes the free blocks, so the handles are searched again.
                 if !self.make_room(supply, area, best.live_bytes() - room) {
                     return false;
                 }
@@ -93,14 +93,15 @@ impl Millpond {
         true
     }
 
-    /// Returns the free pages of all handles that live blocks overlap too, as far as the device has room for the copies.
-    /// The device is idle, and the free blocks of all streams are joined.
+    /// Returns to the device the free pages of all handles that live blocks overlap, as far as it has room for the copies.
+    /// The caller has waited for the device and joined the free blocks of all streams.
     pub(super) fn relocate_all(&mut self, supply: &mut Supply<'_>) {
         for area in 0..self.areas.len() as u32 {
             if !self.may_relocate(supply, area) {
                 continue;
             }
-            // A free block may reach into two handles. Its identifier stays with its front, so the last handle comes first.
+            // A free block may overlap two handles. Its identifier stays with its front, so the last handle is replaced
+            // first.
             for handle in self.mixed(area).iter().rev() {
                 let room = supply.free_bytes().unwrap_or(u64::MAX);
                 if room >= handle.live_bytes() && !self.replace(supply, handle) {
@@ -158,7 +159,7 @@ impl Millpond {
         found.into_values().collect()
     }
 
-    /// Returns free handles of at least `bytes` in a row to the device. Returns false if there are none.
+    /// Returns contiguous free handles of at least `bytes` to the device. Returns false if there are none.
     fn make_room(&mut self, supply: &mut Supply<'_>, area: u32, bytes: u64) -> bool {
         for entry in self.free_of(area) {
             let Some((start, end)) = self.whole_handles(&entry) else {

@@ -105,8 +105,8 @@ impl Millpond {
         self.give_back_idle(supply, idle, cached - low);
     }
 
-    /// Returns at most `most` bytes to the source. The handles unused for longest go first, and among those the highest
-    /// addresses.
+    /// Returns at most `most` bytes to the source. The handles that were unused for the longest time are chosen first,
+    /// and among equals those with the highest addresses.
     fn give_back_idle(&mut self, supply: &mut Supply<'_>, mut idle: Vec<Idle>, most: u64) {
         idle.sort_by_key(|handle| (handle.used, std::cmp::Reverse(handle.start)));
         let mut left = most;

@@ -37,7 +37,7 @@ fn perforated(engine: &mut Engine<Simulated>) -> Vec<Block> {
 
 #[test]
 fn free_pages_move_before_memory_outgrows_the_peak() {
-    // A device that maps a handle at a second address makes nobody wait.
+    // The host does not wait if the device can map a handle at a second address.
     for (aliases, stalls) in [(true, 0), (false, 1)] {
         let mut engine = engine(&MillpondConf::default(), Simulated::new().with_aliases(aliases));
         let _kept = perforated(&mut engine);
@@ -65,7 +65,7 @@ fn an_old_mapping_lasts_until_its_work_is_complete() {
     assert!(there >= 100, "{there}");
     engine.mark(Mark::Ticks(1));
     assert_eq!(stale(&engine), there);
-    // Their addresses are not used before that, and nobody waits for them.
+    // The addresses of old mappings are not reused before that, and the host does not wait for them.
     for block in kept.into_iter().chain([large]) {
         engine.free(block, &[]);
     }
@@ -75,7 +75,7 @@ fn an_old_mapping_lasts_until_its_work_is_complete() {
     engine.source_mut().complete(moved);
     engine.mark(Mark::Ticks(1));
     assert_eq!(stale(&engine), all - there);
-    // Memory goes back only after a wait, which ends all of them.
+    // Memory is returned only after a wait, which ends all old mappings.
     engine.release_cached();
     assert_eq!(stale(&engine), 0);
     engine.check();
@@ -99,7 +99,7 @@ fn a_handle_that_free_blocks_of_two_streams_share_is_moved() {
 }
 
 #[test]
-fn a_handle_is_a_small_part_of_its_request() {
+fn the_size_of_a_handle_depends_on_the_request_and_the_settings() {
     let handle_of = |conf: &str, bytes: u64| {
         let conf = MillpondConf::parse(conf).expect("conf");
         let mut engine = engine(&conf, Simulated::new());
@@ -115,7 +115,7 @@ fn a_handle_is_a_small_part_of_its_request() {
 }
 
 #[test]
-fn a_full_device_gives_its_last_page() {
+fn a_request_can_use_the_last_page_of_the_device() {
     // Eleven pages are left, which is not a multiple of a handle of four pages.
     let mut engine = engine(
         &MillpondConf::default(),
@@ -127,7 +127,7 @@ fn a_full_device_gives_its_last_page() {
 }
 
 #[test]
-fn fragmentation_is_held_at_the_threshold() {
+fn pages_move_when_fragmentation_reaches_the_threshold() {
     let run = |more: &str| {
         let conf = format!("moved:0,{more}");
         let conf = MillpondConf::parse(&conf).expect("conf");
@@ -143,7 +143,7 @@ fn fragmentation_is_held_at_the_threshold() {
 }
 
 #[test]
-fn settings_without_sense_divide_by_nothing() {
+fn zero_settings_do_not_divide_by_zero() {
     let conf = MillpondConf {
         handle_bytes: 0,
         handle_share: 0,
@@ -156,7 +156,7 @@ fn settings_without_sense_divide_by_nothing() {
 }
 
 #[test]
-fn nothing_moves_where_it_may_not() {
+fn no_page_moves_if_moves_are_turned_off() {
     let conf = MillpondConf::parse("moved:0").expect("conf");
     let mut engine = engine(&conf, Simulated::new());
     let _kept = perforated(&mut engine);
@@ -165,7 +165,7 @@ fn nothing_moves_where_it_may_not() {
 }
 
 #[test]
-fn a_full_device_is_searched_for_pages_whatever_the_budget() {
+fn pages_move_on_a_full_device_even_if_moves_are_turned_off() {
     let conf = MillpondConf::parse("moved:0").expect("conf");
     let mut engine = engine(&conf, Simulated::new().with_capacity(Some(1032 * MIB)));
     let kept = perforated(&mut engine);
@@ -184,7 +184,7 @@ fn a_full_device_is_searched_for_pages_whatever_the_budget() {
 
 /// PyTorch does not search its pool again after it has waited for the device (its issue 189504).
 #[test]
-fn a_block_that_waited_for_a_stream_is_found_when_memory_is_out() {
+fn a_block_that_waited_for_a_stream_is_reused_when_memory_runs_out() {
     let device = Simulated::new().with_capacity(Some(64 * MIB)).hold_events();
     let mut engine = engine(&MillpondConf::default(), device);
     let _kept = take(&mut engine, 8 * MIB, 0);
@@ -295,7 +295,7 @@ fn pages_never_move_between_groups() {
 }
 
 #[test]
-fn a_plain_device_gets_its_segments_back_when_it_is_full() {
+fn free_segments_are_returned_when_a_plain_device_is_full() {
     let device = Simulated::new().with_paging(false).with_capacity(Some(64 * MIB));
     let mut engine = engine(&MillpondConf::default(), device);
     let (first, second) = (take(&mut engine, 24 * MIB, 0), take(&mut engine, 24 * MIB, 0));
@@ -307,7 +307,7 @@ fn a_plain_device_gets_its_segments_back_when_it_is_full() {
 }
 
 #[test]
-fn a_plain_device_that_is_filling_up_gives_what_is_asked_for_alone() {
+fn a_nearly_full_plain_device_provides_a_segment_for_one_block() {
     let device = Simulated::new().with_paging(false).with_capacity(Some(32 * MIB));
     let mut engine = engine(&MillpondConf::default(), device);
     let _held = take(&mut engine, 24 * MIB, 0);
@@ -332,7 +332,7 @@ fn an_alignment_up_to_a_page_is_given_without_waste() {
 }
 
 #[test]
-fn where_nothing_lives_the_whole_device_is_one_block() {
+fn without_live_blocks_one_request_can_use_the_whole_device() {
     let conf = MillpondConf {
         single_pages: true,
         ..MillpondConf::default()
@@ -377,7 +377,7 @@ fn exact(capacity: u64) -> Engine<Simulated> {
 
 /// The stream of the best fit is being captured, so the next best fit serves the request.
 #[test]
-fn a_captured_stream_keeps_nothing_but_its_own() {
+fn during_a_capture_free_blocks_of_other_streams_are_used() {
     let mut engine = exact(16 * MIB);
     let (tight, wide) = (take(&mut engine, 2 * MIB, 1), take(&mut engine, 4 * MIB, 2));
     let _rest = take(&mut engine, 10 * MIB, 0);
@@ -473,7 +473,7 @@ impl Source for Narrow {
 }
 
 #[test]
-fn a_block_that_fills_the_last_hole_is_joined_with_what_is_free_beyond_it() {
+fn a_block_that_fills_its_hole_is_joined_with_the_free_memory_behind_it() {
     let page = 2 * MIB;
     let conf = MillpondConf {
         single_pages: true,

@@ -56,7 +56,7 @@ struct Slot {
     most: u64,
     /// The bytes of the last block that was placed here.
     last: u64,
-    /// `u64::MAX` if the slot has no place.
+    /// The address of its place, or `u64::MAX` if the slot has no place.
     address: u64,
     stream: Stream,
     /// Index of its first predecessor in the list of all predecessors. The next slot's index is the end.
@@ -95,7 +95,7 @@ pub(super) struct Course {
     pub(super) lent: Vec<Block>,
     /// The lives of the slots, for the next plan.
     lives: Vec<u32>,
-    /// Whether a request was larger than any before it since the last plan was solved.
+    /// Whether a request was larger than all earlier ones for its slot since the last plan was solved.
     has_grown: bool,
     /// Whether a larger step is being solved.
     is_solving: bool,
@@ -113,7 +113,7 @@ pub(super) struct Course {
     order: Option<Order>,
 }
 
-/// Which streams have waited for which. It exists only if there are several streams.
+/// A record of the waits between streams. It exists only if there are several streams.
 struct Order {
     streams: Vec<Stream>,
     /// For each slot, the index of its stream and the time when it was last freed.
@@ -240,7 +240,7 @@ impl Course {
         self.is_due
     }
 
-    /// Postpones this to the end of the next round.
+    /// Postpones the work that is due to the end of the next round.
     pub(super) fn put_off(&mut self) {
         self.is_due = false;
     }
@@ -345,7 +345,8 @@ impl Course {
         FREE
     }
 
-    /// Handles the turn of a slot with a barred predecessor. It checks all live slots for an overlap.
+    /// Handles the turn of a slot with a live or barred predecessor. If no predecessor is live, checks all live slots for
+    /// an overlap.
     #[cold]
     fn pass_barred(&mut self, supply: &mut Supply<'_>, at: usize, taken: u8) -> u8 {
         let (first, end) = (

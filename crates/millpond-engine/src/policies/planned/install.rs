@@ -32,7 +32,8 @@ impl Planned {
             }
             if let Some((plan, lent)) = self.collect(supply, &solved, is_saved) {
                 let course = Course::new(&plan, lent, keys);
-                // The memory was in use on other streams, and the default stream has waited for them.
+                // The default stream has waited for the streams that used this memory, and each stream of the plan waits
+                // for the default stream.
                 for stream in course.streams() {
                     supply.order_after(stream, Stream::DEFAULT, None);
                 }
@@ -169,7 +170,7 @@ impl Planned {
         Ok(block)
     }
 
-    /// Serves a request beside the plan. Returns `None` if it would need more memory than was held before.
+    /// Serves a request outside the plan's memory. Returns `None` if it would need more memory than was held before.
     fn serve_beside(&mut self, supply: &mut Supply<'_>, request: &Request) -> Option<Result<Block, Refusal>> {
         if let Some(block) = self.inner.allocate_cached(supply, request) {
             return Some(Ok(block));
@@ -181,8 +182,8 @@ impl Planned {
         is_affordable.then(|| self.serve_inner(supply, request))
     }
 
-    /// Returns the most bytes that may be reserved while a plan is followed: what was reserved before, or what the default
-    /// policy may always reserve.
+    /// Returns the most bytes that may be reserved while a plan is followed: the peak of the reserved bytes, or the bytes
+    /// that the default policy may always reserve, whichever is more.
     fn most_reserved(&self, supply: &Supply<'_>) -> u64 {
         let slack = SLACK_PAGES * supply.page_bytes();
         supply.peak_reserved().max(self.inner.peak() + slack)

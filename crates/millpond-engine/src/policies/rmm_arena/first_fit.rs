@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_walk(places in proptest::collection::btree_map(0u64..500, 0u64..5000, 0..80), wanted in 1u64..5000) {
+        fn agrees_with_a_linear_search(places in proptest::collection::btree_map(0u64..500, 0u64..5000, 0..80), wanted in 1u64..5000) {
             let mut index = FirstFit::default();
             for (address, room) in &places {
                 index.insert(*address, *room, *address as u32);

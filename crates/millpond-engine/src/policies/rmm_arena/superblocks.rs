@@ -256,7 +256,7 @@ impl Superblocks {
         Some(Block::new(address, bytes, request, id))
     }
 
-    /// Joins an empty superblock of the global arena with its empty neighbours there.
+    /// Joins an empty superblock of the global arena with its empty neighbours in this arena.
     fn join(&mut self, number: u32) {
         let Some(mut id) = self.get(number).and_then(Superblock::empty) else {
             return;

@@ -4,7 +4,7 @@ use super::super::driver::request;
 use super::super::program::fixed;
 use super::{MIB, limited, unlimited};
 
-pub(crate) fn an_empty_engine_has_no_ratios(policy: &str) {
+pub(crate) fn the_ratios_of_an_empty_engine_are_zero(policy: &str) {
     let driver = unlimited(policy);
     let stats = driver.engine.stats();
     assert_eq!(
@@ -24,7 +24,7 @@ pub(crate) fn peaks_are_exact(policy: &str) {
     assert_eq!(stats.reserved.peak, driver.engine.source().peak_held);
 }
 
-pub(crate) fn figures_are_those_of_the_calls(policy: &str) {
+pub(crate) fn stats_match_the_calls(policy: &str) {
     let mut driver = unlimited(policy);
     for bytes in [1000, 2 * MIB, 7] {
         driver.allocate(request(bytes, 0, 0)).expect("no limit");

@@ -31,7 +31,7 @@ pub(crate) fn blocks_keep_their_places_and_contents(policy: &str) {
 }
 
 /// Frees most blocks of three streams. The memory that stays holds live blocks or shares a handle or segment with them.
-pub(crate) fn only_what_lives_holds_memory(policy: &str) {
+pub(crate) fn after_a_compaction_no_free_handle_or_segment_is_kept(policy: &str) {
     let mut driver = unlimited(policy);
     for at in 0..120u64 {
         let bytes = [300, 70_000, 3 * MIB, 24 * MIB][at as usize % 4];
@@ -51,7 +51,7 @@ pub(crate) fn only_what_lives_holds_memory(policy: &str) {
     }
 }
 
-pub(crate) fn free_memory_is_given_back(policy: &str) {
+pub(crate) fn a_compaction_returns_all_returnable_memory(policy: &str) {
     let mut driver = unlimited(policy);
     for bytes in [300, 3 * MIB, 24 * MIB, 70_000, 24 * MIB, 24 * MIB, 300] {
         driver.allocate(request(bytes, 0, 0)).expect("no limit");
@@ -66,7 +66,7 @@ pub(crate) fn free_memory_is_given_back(policy: &str) {
     }
 }
 
-pub(crate) fn nothing_that_lives_keeps_nothing(policy: &str) {
+pub(crate) fn without_live_blocks_all_memory_is_returned(policy: &str) {
     for mut driver in [unlimited(policy), limited(policy, 400 * MIB)] {
         let program = fixed(400);
         // The policies have their own rules for returning the memory of private pools.
@@ -84,7 +84,7 @@ pub(crate) fn nothing_that_lives_keeps_nothing(policy: &str) {
     }
 }
 
-pub(crate) fn memory_that_waited_for_streams_is_given_back(policy: &str) {
+pub(crate) fn memory_that_waited_for_streams_is_returned(policy: &str) {
     let mut driver = Driver::new(policy, Simulated::new().hold_events());
     for stream in 0..3 {
         driver.allocate(request(40 * MIB, stream, 0)).expect("no limit");
@@ -107,7 +107,7 @@ pub(crate) fn memory_that_waited_for_streams_is_given_back(policy: &str) {
     );
 }
 
-pub(crate) fn a_compacted_pool_serves_on(policy: &str) {
+pub(crate) fn a_compacted_pool_serves_further_requests(policy: &str) {
     let mut driver = limited(policy, 256 * MIB);
     while driver.allocate(request(5 * MIB, 0, 0)).is_ok() {}
     while driver.live.len() > 1 {
@@ -126,7 +126,7 @@ pub(crate) fn a_compacted_pool_serves_on(policy: &str) {
 }
 
 /// The passing of time never changes a block, and returned memory is counted.
-pub(crate) fn time_changes_no_block(policy: &str) {
+pub(crate) fn ticks_do_not_change_live_blocks(policy: &str) {
     for mut driver in [unlimited(policy), limited(policy, 300 * MIB)] {
         driver.run(&fixed_with_ticks(700));
         let before = addresses(&driver);
@@ -143,7 +143,7 @@ pub(crate) fn time_changes_no_block(policy: &str) {
     }
 }
 
-pub(crate) fn passed_events_are_found_at_a_tick(policy: &str) {
+pub(crate) fn completed_events_are_found_at_a_tick(policy: &str) {
     let mut driver = Driver::new(policy, Simulated::new().hold_events());
     driver.allocate(request(MIB, 0, 0)).expect("no limit");
     let event = driver.engine.source().device.next_event();

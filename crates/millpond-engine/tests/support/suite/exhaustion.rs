@@ -24,7 +24,7 @@ fn fill(driver: &mut Driver, bytes: u64) -> AllocError {
     }
 }
 
-pub(crate) fn the_refusal_tells_the_state(policy: &str) {
+pub(crate) fn a_refusal_reports_the_free_and_the_cached_memory(policy: &str) {
     let mut driver = limited(policy, 256 * MIB);
     let bytes = 5 * MIB;
     let error = fill(&mut driver, bytes);
@@ -46,7 +46,7 @@ pub(crate) fn the_refusal_tells_the_state(policy: &str) {
         .expect("what was freed serves");
 }
 
-pub(crate) fn waiting_blocks_serve_when_nothing_else_does(policy: &str) {
+pub(crate) fn blocks_that_wait_for_a_stream_are_freed_when_memory_runs_out(policy: &str) {
     let device = Simulated::new().with_capacity(Some(256 * MIB)).hold_events();
     let mut driver = Driver::new(policy, device);
     fill(&mut driver, 5 * MIB);
@@ -63,7 +63,7 @@ pub(crate) fn waiting_blocks_serve_when_nothing_else_does(policy: &str) {
 }
 
 /// The device asserts that no call needs a wait during the capture.
-pub(crate) fn nothing_waits_while_a_stream_is_captured(policy: &str) {
+pub(crate) fn no_call_waits_while_a_stream_is_captured(policy: &str) {
     let device = Simulated::new().with_capacity(Some(256 * MIB)).hold_events();
     let mut driver = Driver::new(policy, device);
     fill(&mut driver, 5 * MIB);
@@ -76,7 +76,8 @@ pub(crate) fn nothing_waits_while_a_stream_is_captured(policy: &str) {
     let held = matches!(outcome, Err(AllocError::Source(SourceError::Held { .. })));
     assert!(held, "{outcome:?}");
     assert_eq!(driver.engine.deferred().len(), 1, "it waits on");
-    // By its rules rmm-arena waits at such a free. Its source makes this wait have no effect.
+    // By its rules, rmm-arena waits for the device when a block of this size is freed. This check therefore excludes
+    // it.
     if abilities(policy).caches && policy != "rmm-arena" {
         driver.free(0, &[]);
         driver
@@ -91,7 +92,7 @@ pub(crate) fn nothing_waits_while_a_stream_is_captured(policy: &str) {
         .expect("what came free serves");
 }
 
-pub(crate) fn cached_blocks_give_way_to_a_large_one(policy: &str) {
+pub(crate) fn cached_blocks_are_returned_for_a_large_request(policy: &str) {
     let mut driver = limited(policy, 256 * MIB);
     fill(&mut driver, 5 * MIB);
     driver.free_all();
@@ -99,7 +100,7 @@ pub(crate) fn cached_blocks_give_way_to_a_large_one(policy: &str) {
     assert_eq!(outcome.is_ok(), abilities(policy).gives_back, "{outcome:?}");
 }
 
-pub(crate) fn small_blocks_of_all_streams_give_way_too(policy: &str) {
+pub(crate) fn small_blocks_of_all_streams_make_room_for_a_large_request(policy: &str) {
     let mut driver = limited(policy, 64 * MIB);
     for stream in [0, 1, 2].into_iter().cycle() {
         if driver.allocate(request(500 << 10, stream, 0)).is_err() {
@@ -113,7 +114,7 @@ pub(crate) fn small_blocks_of_all_streams_give_way_too(policy: &str) {
 }
 
 /// The watched device asserts this at each call that takes memory.
-pub(crate) fn capacity_is_never_passed(policy: &str) {
+pub(crate) fn the_capacity_is_never_exceeded(policy: &str) {
     for mib in [1, 3, 40, 200] {
         let mut driver = limited(policy, mib * MIB);
         driver.run(&fixed(500));
@@ -121,7 +122,7 @@ pub(crate) fn capacity_is_never_passed(policy: &str) {
     }
 }
 
-pub(crate) fn release_gives_back_what_no_block_uses(policy: &str) {
+pub(crate) fn release_returns_memory_that_no_block_uses(policy: &str) {
     let mut driver = limited(policy, 1 << 30);
     for bytes in [100, 70_000, 3 * MIB, 40 * MIB, 100] {
         driver.allocate(request(bytes, 0, 0)).expect("fits");

@@ -70,7 +70,7 @@ pub(crate) fn a_driver_error_at_each_call_between_compactions_and_ticks(policy: 
 }
 
 /// Errors other than a lack of memory are reported as such. A policy may also work around them.
-pub(crate) fn a_driver_error_is_told_as_such(policy: &str) {
+pub(crate) fn a_driver_error_is_reported_as_an_error_of_the_source(policy: &str) {
     let device = Simulated::new().with_faults((0..3000).map(|n| Fault::DriverErrorAt(n, 700)));
     let mut driver = Driver::new(policy, device);
     let error = driver

@@ -49,7 +49,7 @@ pub(crate) fn blocks_are_distinct(policy: &str) {
     }
 }
 
-pub(crate) fn nothing_is_a_block_too(policy: &str) {
+pub(crate) fn a_request_of_zero_bytes_gets_its_own_block(policy: &str) {
     let mut driver = unlimited(policy);
     let first = driver.allocate(request(0, 0, 0)).expect("served");
     let second = driver.allocate(request(0, 0, 0)).expect("served");
@@ -58,7 +58,7 @@ pub(crate) fn nothing_is_a_block_too(policy: &str) {
     driver.free_all();
 }
 
-pub(crate) fn too_much_is_an_error(policy: &str) {
+pub(crate) fn a_request_that_no_device_can_serve_is_an_error(policy: &str) {
     for mut driver in [unlimited(policy), limited(policy, 512 * MIB)] {
         for bytes in [(1 << 60) + 1, 1 << 62, (1 << 63) + 1, u64::MAX - 1, u64::MAX] {
             let error = driver

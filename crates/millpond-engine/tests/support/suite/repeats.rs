@@ -72,7 +72,7 @@ impl Twins {
     }
 }
 
-pub(crate) fn an_engine_repeats_itself_only_where_it_would(policy: &str) {
+pub(crate) fn repeat_has_the_same_effect_as_a_free_and_an_allocation(policy: &str) {
     for (seed, capacity) in [(1, 96 * MIB), (2, 192 * MIB), (3, 4096 * MIB)] {
         let mut twins = Twins {
             quick: engine(policy, capacity),

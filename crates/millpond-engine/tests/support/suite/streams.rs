@@ -5,7 +5,7 @@ use super::super::driver::{Driver, request};
 use super::{MIB, abilities, limited};
 use millpond_engine::{Event, Simulated};
 
-pub(crate) fn another_stream_takes_only_after_a_wait(policy: &str) {
+pub(crate) fn another_stream_reuses_memory_only_after_a_wait(policy: &str) {
     let mut driver = limited(policy, 512 * MIB);
     let fill = |driver: &mut Driver, stream| while driver.allocate(request(24 * MIB, stream, 0)).is_ok() {};
     fill(&mut driver, 1);
@@ -45,7 +45,7 @@ pub(crate) fn small_blocks_of_many_streams(policy: &str) {
     }
 }
 
-pub(crate) fn a_block_waits_for_foreign_streams(policy: &str) {
+pub(crate) fn a_freed_block_waits_for_another_stream_that_used_it(policy: &str) {
     for bytes in [100, 900 << 10, 5 * MIB] {
         let mut driver = Driver::new(policy, Simulated::new().hold_events());
         let waiting = driver.allocate(request(bytes, 0, 0)).expect("no limit");
@@ -66,7 +66,7 @@ pub(crate) fn a_block_waits_for_foreign_streams(policy: &str) {
     }
 }
 
-pub(crate) fn each_of_several_foreign_streams_counts(policy: &str) {
+pub(crate) fn a_freed_block_waits_for_every_stream_that_used_it(policy: &str) {
     let mut driver = Driver::new(policy, Simulated::new().hold_events());
     driver.allocate(request(3 * MIB, 0, 0)).expect("no limit");
     let Event(first) = driver.engine.source().device.next_event();

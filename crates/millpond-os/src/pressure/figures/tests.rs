@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn limits_are_bytes_or_none() {
+fn limits_are_bytes_or_unlimited() {
     assert_eq!(amount("max\n"), Some(Amount::Unlimited));
     assert_eq!(amount(" 4096 \n"), Some(Amount::Bytes(4096)));
     assert_eq!(amount("18446744073709551615"), Some(Amount::Bytes(u64::MAX)));
@@ -84,7 +84,7 @@ fn stalls_are_read_to_the_hundredth() {
 }
 
 #[test]
-fn a_process_is_in_two_hierarchies_that_matter() {
+fn only_the_unified_and_the_memory_hierarchy_are_read() {
     assert_eq!(membership("0::/a:b/c"), Some((Hierarchy::Unified, "/a:b/c")));
     assert_eq!(membership("4:cpu,memory:/x"), Some((Hierarchy::Memory, "/x")));
     for other in [
@@ -125,7 +125,7 @@ fn mounts_of_cgroups_are_found_among_others() {
 }
 
 #[test]
-fn a_way_leads_downwards_only() {
+fn a_relative_path_never_leads_upwards() {
     assert_eq!(below("/a/b/c", "/a"), Some("b/c"));
     assert_eq!(below("/a/b", "/"), Some("a/b"));
     assert_eq!(below("/a", "/a"), Some(""));
@@ -184,7 +184,7 @@ fn nearly() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_breaks_a_parser(text in nearly()) {
+    fn no_text_makes_a_parser_panic(text in nearly()) {
         let _ = (number(&text), amount(&text), amount_v1(&text), entry(&text), size(&text));
         let _ = (resource(&text, "Max address space"), membership(&text), mount(&text));
         if let Some(stall) = stall(&text) {
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn written_figures_are_read_back(bytes: u64, hundredths in 0u32..=10_000, total: u64) {
+    fn written_values_are_read_back(bytes: u64, hundredths in 0u32..=10_000, total: u64) {
         prop_assert_eq!(amount(&format!("{bytes}\n")), Some(Amount::Bytes(bytes)));
         let line = format!("anon {bytes}");
         prop_assert_eq!(entry(&line), Some(("anon", bytes)));

@@ -85,7 +85,7 @@ impl Alarm {
 
     fn arm(&self, folder: Option<&Path>) -> Result<(File, Scope), Why> {
         if !self.files.is_system() {
-            // A plain file would be overwritten.
+            // In a directory that simulates a system, this would overwrite a plain file.
             return Err(Why::Absent);
         }
         let (path, scope) = match folder {
@@ -129,7 +129,8 @@ impl Alarm {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Woken::Time,
             Ok(_) => {}
             Err(_) => {
-                // No reason for a refusal is known. Without the files, this cannot become a busy loop.
+                // There is no known reason for an error here. The files are dropped, so that a lasting error does not
+                // cause a busy loop.
                 drop(places);
                 self.trigger = Err(Why::Odd);
                 self.events.clear();
@@ -161,7 +162,7 @@ impl Alarm {
         if told && !lost { Woken::Events } else { Woken::Time }
     }
 
-    /// Waits only for the end.
+    /// Waits until the watch is stopped or the time has passed. Ignores all other events.
     pub(super) fn pause(&self, stop: &PipeReader, time: Duration) -> Woken {
         let end = Instant::now() + time;
         loop {

@@ -89,7 +89,7 @@ impl Calls {
             .map(|(_, _, call)| call.clone())
             .collect();
         for call in calls {
-            // This may be the last reference to the callback, so the callback is dropped in here too.
+            // This may be the last reference to the callback, so it is dropped inside `catch_unwind` too.
             let Err(panic) = catch_unwind(AssertUnwindSafe(move || call.tell(changed))) else {
                 continue;
             };

@@ -20,8 +20,8 @@ impl Hysteresis {
         }
     }
 
-    /// Takes the current levels: `rising` by the thresholds, and `falling` by the lower thresholds at which a level is
-    /// left. Returns the levels before and after a change.
+    /// Updates the level from the current levels: `rising` by the thresholds, and `falling` by the lower thresholds at
+    /// which a level is left. Returns the levels before and after a change.
     pub(super) fn step(&mut self, rising: Level, falling: Level, now: Instant) -> Option<(Level, Level)> {
         let before = self.level;
         if rising > before {
@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn up_at_once_and_down_after_calm() {
+    fn a_level_rises_immediately_and_falls_after_the_calm_period() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut level = Hysteresis::new(Duration::from_secs(10));
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_never_says_less_than_is_met_nor_goes_down_twice_within_the_calm(
+        fn the_level_is_never_too_low_and_falls_at_most_once_per_calm_period(
             steps in proptest::collection::vec((0u64..5, 0usize..4, 0usize..4), 1..100),
         ) {
             let (mut now, calm) = (Instant::now(), Duration::from_secs(7));

@@ -140,7 +140,7 @@ mod tests {
     use crate::pressure::{Readings, Scope, Watch};
 
     #[test]
-    fn stalls_that_are_told_of_raise_the_level_before_averages_do() {
+    fn a_stall_notification_raises_the_level_before_the_averages_do() {
         let rules = Watch::builder().readings(Readings::under("/nowhere/at/all"));
         let shared = Shared::new(&rules).expect("a pipe");
         let mut watcher = Watcher::new(Arc::clone(&shared), rules);

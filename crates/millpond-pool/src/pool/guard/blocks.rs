@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 ///    |  filled  |  the caller's bytes  |  filled, < align  |  page, closed  |
 /// ```
 ///
-/// Invariant: `base`, `fence` and `end` are multiples of the page, `fence` and `address` of the alignment; `base <=
-/// address`, `address + requested <= fence < end`. For a request of 0 bytes, the caller has one byte.
+/// Invariant: `base`, `fence` and `end` are multiples of the page. `fence` and `address` are multiples of the alignment.
+/// `base <= address` and `address + requested <= fence < end`. For a request of 0 bytes, the caller has one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) base: usize,
@@ -33,8 +33,8 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Returns the shape of a request, or `None` if the sizes are too large. Alignments are those of a pool, at least 64.
-    /// There are at least as many pages as a block of `bytes` bytes takes, so that at least the bytes that are counted as
-    /// allocated are reserved.
+    /// The pages have at least `bytes` bytes, so that the bytes that are counted as allocated are never more than the reserved
+    /// ones.
     pub(super) fn of(requested: usize, align: usize, bytes: usize, page: usize) -> Option<Self> {
         let room = requested.max(1).checked_next_multiple_of(align.max(64))?;
         let align = align.max(page);
@@ -83,7 +83,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Returns the end of the fill behind the block.
+    /// Returns the end of the fill after the block.
     pub(super) fn filled_to(&self) -> usize {
         if self.fenced {
             self.place.fence
@@ -93,8 +93,8 @@ impl Entry {
     }
 }
 
-/// The record of guarded blocks. Invariant: `queue` has the bases of the entries that were freed, each once, in that order,
-/// and `held` is the bytes of their pages.
+/// The record of guarded blocks. Invariant: `queue` has the base of each freed entry exactly once, in the order of the frees,
+/// and `held` is the number of bytes of their pages.
 #[derive(Debug, Default)]
 pub(crate) struct GuardedBlocks {
     /// By base.
@@ -116,7 +116,7 @@ impl GuardedBlocks {
         Some(entry).filter(|entry| address < entry.place.end)
     }
 
-    /// Returns the block whose pages begin at this address.
+    /// Returns the block that begins at this address.
     pub(super) fn at(&self, address: usize) -> Option<&Entry> {
         self.around(address)
             .filter(|entry| entry.place.address == address)
@@ -134,7 +134,7 @@ impl GuardedBlocks {
         }
     }
 
-    /// Returns the block that has been in quarantine for longest, if more than `bytes` bytes are there.
+    /// Returns the block that has been in quarantine for longest, if the quarantine has more than `bytes` bytes.
     pub(super) fn oldest_above(&self, bytes: usize) -> Option<&Entry> {
         let base = self.queue.front().filter(|_| self.held > bytes)?;
         self.entries.get(base)

@@ -14,7 +14,7 @@ static FIRST: OnceLock<&'static Heap> = OnceLock::new();
 
 /// Makes a pool's blocks known to [`describe_fault`].
 pub(crate) fn register(heap: &'static Heap) {
-    // The child of a fork would wait forever for a thread that was setting a place.
+    // No fork may happen now: its child would wait forever for a thread that was setting a place.
     let _no_forks = millpond_os::fork::prevent();
     let mut place = &FIRST;
     while let Err(other) = place.set(heap).map_err(|_| place.get()) {
@@ -38,11 +38,12 @@ pub enum FaultPlace {
     Before(usize),
     /// This many bytes after the first byte, inside the block.
     Inside(usize),
-    /// This many bytes past the end. The byte right behind the block has 0.
+    /// This many bytes past the end. The byte right after the block has 0.
     Past(usize),
 }
 
-/// The block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to. It owns no heap memory.
+/// The description of the block that an address belongs to, in a pool with [guards](crate::PoolBuilder::guard). It owns no heap
+/// memory.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct FaultReport {
@@ -121,7 +122,7 @@ impl FaultReport {
         self.ledger.freed_at(&self.freed?)
     }
 
-    /// Prints the report on standard error by system calls only. Without stacks it allocates nothing.
+    /// Prints the report on standard error with system calls only. Without stacks it allocates nothing.
     pub fn say(&self) {
         let mut line = Text::<1024>::default();
         let _ = fmt::Write::write_fmt(&mut line, format_args!("{self}"));

@@ -20,7 +20,7 @@ fn pool() -> Pool {
         .expect("a pool")
 }
 
-/// Keeps the errors that it is told.
+/// A subscriber that stores the errors that it receives.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -86,7 +86,7 @@ fn writes_around_a_block_are_reported_when_it_is_freed() {
 }
 
 #[test]
-fn wrong_frees_are_named_without_an_account() {
+fn wrong_frees_are_reported_without_tracking() {
     let pool = pool();
     let told = told(&pool);
     let layout = Layout::from_size_align(100, 64).expect("a layout");
@@ -105,7 +105,7 @@ fn wrong_frees_are_named_without_an_account() {
 }
 
 #[test]
-fn the_account_is_that_of_a_pool_without_guards() {
+fn guarded_pools_have_the_same_counts_as_plain_pools() {
     let plain = Pool::builder().track(None).host().expect("a pool");
     let guarded = pool();
     let budget = |name: &str| {
@@ -142,7 +142,7 @@ fn the_account_is_that_of_a_pool_without_guards() {
 }
 
 #[test]
-fn the_quarantine_is_bounded_and_the_oldest_goes_first() {
+fn the_quarantine_is_bounded_and_releases_the_oldest_block_first() {
     let page = os::page_bytes();
     let pool = Pool::builder()
         .guard(true)
@@ -188,7 +188,7 @@ fn the_quarantine_makes_room_before_a_request_is_refused() {
 }
 
 #[test]
-fn where_pages_cannot_be_closed_they_are_filled_and_looked_at() {
+fn pages_that_cannot_be_protected_are_filled_and_checked() {
     let pool = pool();
     let told = told(&pool);
     let fenced = pool.alloc_zeroed::<u8>(100).expect("room");
@@ -215,7 +215,7 @@ fn where_pages_cannot_be_closed_they_are_filled_and_looked_at() {
 }
 
 #[test]
-fn blocks_outlive_their_pool_and_are_looked_at_still() {
+fn guarded_blocks_outlive_their_pool_and_are_still_checked() {
     let pool = pool();
     let told = told(&pool);
     let block = pool.alloc_zeroed::<u8>(100).expect("room");
@@ -231,7 +231,7 @@ fn blocks_outlive_their_pool_and_are_looked_at_still() {
 }
 
 #[test]
-fn addresses_are_described() {
+fn describe_fault_finds_the_block_of_an_address() {
     let pool = pool();
     let _scope = millpond_account::tag("described");
     let mut block = pool.alloc::<u8>(1000).expect("room");
@@ -258,7 +258,7 @@ fn addresses_are_described() {
 }
 
 #[test]
-fn whatever_the_policy_blocks_are_guarded() {
+fn blocks_are_guarded_under_every_policy_that_can_align_to_pages() {
     for name in millpond_engine::policies::names() {
         let pool = Pool::builder()
             .guard(true)
@@ -317,7 +317,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Checks blocks with known contents: nobody else writes to them, zeroed memory is zero, and sums are right.
+    /// Checks blocks with known contents: no other code writes to them, zeroed memory is zero, and sums are right.
     #[test]
     fn random_programs_keep_their_contents(steps in prop::collection::vec(step(), 1..80), bound in 0u64..600_000) {
         let pool = Pool::builder().guard(true).quarantine(bound).track(Some(Tracking::All)).host().expect("a pool");

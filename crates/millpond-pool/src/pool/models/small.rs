@@ -1,5 +1,5 @@
-//! The small heap of the models. It takes the same steps in the same order as `fast.rs`, `watched.rs`, `slow.rs`, `slow_path_reason.rs` and
-//! `upkeep.rs`, with one lock for shelves and engine together. A change of an order there needs the same change here.
+//! The small heap of the models. It takes the same steps in the same order as `fast.rs`, `watched.rs`, `slow.rs`, `slow_path_reason.rs`
+//! and `upkeep.rs`, with one lock for shelves and engine together. If the order of steps changes there, it must change here too.
 
 use crate::pool::account::Tally;
 use crate::pool::biased_lock::{self, Despite};
@@ -174,7 +174,7 @@ impl Small {
         Some(address)
     }
 
-    /// A thread has no cache if the pool was closed before its first call.
+    /// Allocates a block outside the cache. A thread has no cache if the pool was closed before its first call.
     pub(super) fn refill(&self, cache: Option<&Cache>) -> Option<usize> {
         self.lifetime.begin();
         let found = lock(&self.store).free.pop();
@@ -272,7 +272,7 @@ impl Small {
         self.freed.notify_all();
     }
 
-    /// Waits without a timeout. If the thread is not notified, the model deadlocks and reports it.
+    /// Allocates a block and waits for it without a timeout. If the thread is not notified, loom reports a deadlock.
     pub(super) fn allocate_patiently(&self, cache: &Cache) -> usize {
         let ticket = {
             let mut line = lock(&self.line);

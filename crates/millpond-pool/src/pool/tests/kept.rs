@@ -1,4 +1,4 @@
-//! Tests of how many small blocks a thread caches, and how it gives up those that it does not need.
+//! Tests of the number of small blocks that a thread caches, and of the return of blocks that it does not need.
 
 use super::*;
 use crate::pool::fast;
@@ -14,7 +14,7 @@ fn quiet() -> Pool {
         .expect("addresses")
 }
 
-/// Returns sizes from 64 bytes to 64 KiB, small ones as often as large ones.
+/// Returns sizes from 64 bytes to 64 KiB, with equally many in each octave.
 fn sizes() -> impl Iterator<Item = usize> {
     (0..BLOCKS).map(|n| {
         let log = n * 7 % 10;
@@ -61,13 +61,13 @@ fn pass(pool: &Pool, ticks: usize) {
 }
 
 #[test]
-fn a_thread_keeps_what_it_has_had_in_use() {
+fn a_thread_caches_as_many_blocks_as_it_has_used() {
     let pool = quiet();
     for _ in 0..3 {
         let held = take_all(&pool);
         give_all(&pool, held);
     }
-    // A fork of another test may hold this cache for a moment. In that case a block or two take the other path.
+    // A fork of another test may hold this cache for a moment. In that case a few blocks bypass the cache.
     let few = BLOCKS / 100;
     let before = on_shelves(&pool);
     let held = take_all(&pool);
@@ -85,7 +85,7 @@ fn a_thread_keeps_what_it_has_had_in_use() {
 }
 
 #[test]
-fn a_thread_that_only_frees_keeps_little() {
+fn a_thread_that_only_frees_caches_few_blocks() {
     let pool = quiet();
     for _ in 0..3 {
         let held = take_all(&pool);
@@ -101,9 +101,9 @@ fn a_thread_that_only_frees_keeps_little() {
     }
 }
 
-/// Large blocks in use give a thread no right to cache small blocks that others need.
+/// A thread that has large blocks in use does not cache more small blocks because of them.
 #[test]
-fn a_thread_that_only_frees_small_blocks_keeps_few_whatever_else_it_has() {
+fn a_large_block_in_use_does_not_let_a_thread_cache_more_small_blocks() {
     let pool = quiet();
     let held = take_all(&pool);
     let used: usize = held.iter().map(Raw::bytes).sum();
@@ -140,13 +140,13 @@ fn blocks_that_a_busy_thread_does_not_need_return_to_the_shelves() {
 }
 
 #[test]
-fn blocks_that_were_set_aside_are_found_again() {
+fn blocks_that_were_set_aside_are_allocated_again() {
     let pool = quiet();
     let held = take_all(&pool);
     give_all(&pool, held);
     let most = kept(&pool);
     let before = on_shelves(&pool);
-    // The first check sets blocks aside and passes none on.
+    // The first check only sets blocks aside and returns none to the shelves.
     pass(&pool, 8);
     assert_eq!(kept(&pool), most);
     let held = take_all(&pool);
@@ -172,7 +172,7 @@ fn spans_without_live_blocks_serve_other_sizes() {
     assert!(*reserved.last().expect("four") < 40 << 20, "{reserved:?}");
 }
 
-/// Free memory that larger blocks do not fit in leaves the process when the pool grows.
+/// Free memory that is too small for the requested blocks is returned to the system when the pool grows.
 #[test]
 fn a_pool_that_grows_returns_the_pages_between_its_blocks() {
     const MIB: usize = 1 << 20;
@@ -193,7 +193,7 @@ fn a_pool_that_grows_returns_the_pages_between_its_blocks() {
         "{before} bytes grew to {}",
         stats.reserved.current
     );
-    // The pages come back with the blocks that need them.
+    // The pages are used again by blocks that need them.
     let again: Vec<_> = (0..64).map(|seed| take(&pool, MIB, 64, seed)).collect();
     for (seed, raw) in again.into_iter().enumerate() {
         give(&pool, raw, seed as u8);

@@ -24,9 +24,9 @@ fn is_about(picked: u64, all: u64, one_in: u64) -> bool {
     (picked as f64 - all * chance).abs() < 6.0 * deviation
 }
 
-/// The fast path finds cached blocks again, and skips blocks until one is picked.
+/// The fast path allocates cached blocks until the next block is picked.
 #[test]
-fn about_one_in_so_many_is_entered_and_each_leaves_again() {
+fn about_one_block_in_n_is_entered_and_each_is_removed() {
     const ALL: u64 = 20_000;
     for bytes in [64, 3000, 100 << 10] {
         let pool = sampled(16);
@@ -49,9 +49,9 @@ fn about_one_in_so_many_is_entered_and_each_leaves_again() {
 }
 
 #[test]
-fn the_slow_way_takes_its_turn_too() {
+fn the_slow_path_samples_blocks_too() {
     const ALL: u64 = 4_000;
-    // These use an alignment that the fast path does not serve, and fresh memory each time.
+    // The first round uses an alignment that the fast path does not serve. Both rounds use fresh memory each time.
     for align in [4096, 64] {
         let pool = sampled(8);
         let held: Vec<Raw> = (0..ALL)
@@ -68,7 +68,7 @@ fn the_slow_way_takes_its_turn_too() {
 }
 
 #[test]
-fn another_thread_finds_the_entry() {
+fn a_free_on_another_thread_removes_the_entry() {
     let pool = sampled(4);
     std::thread::scope(|scope| {
         let (to, from) = mpsc::sync_channel::<Raw>(64);
@@ -85,7 +85,7 @@ fn another_thread_finds_the_entry() {
 }
 
 #[test]
-fn an_entry_follows_its_block_to_another_size() {
+fn resizing_a_block_updates_its_entry() {
     let pool = sampled(1);
     let raw = alloc(&pool, 1000, 64).expect("room");
     assert!(pool.heap().resize(raw.taken, (1000, 64), (1010, 32)));
@@ -106,7 +106,7 @@ fn an_entry_follows_its_block_to_another_size() {
 }
 
 #[test]
-fn whoever_else_watches_sees_all_and_the_account_goes_on() {
+fn a_subscriber_sees_every_event_and_the_sampled_ledger_continues() {
     let pool = sampled(8);
     let warm = |count: usize| {
         let held: Vec<Raw> = (0..count).map(|_| alloc(&pool, 500, 64).expect("room")).collect();
@@ -121,7 +121,7 @@ fn whoever_else_watches_sees_all_and_the_account_goes_on() {
     let id = pool.subscribe(move |event: &Event<'_>| {
         *hear.lock().expect("no panic") += u32::from(event.kind == EventKind::Allocated);
     });
-    // The blocks are entered while there are more observers, and removed when these are gone.
+    // The blocks are entered in the ledger while there is a subscriber, and removed after it has unsubscribed.
     let held: Vec<Raw> = (0..100).map(|_| alloc(&pool, 500, 64).expect("room")).collect();
     assert_eq!(*told.lock().expect("no panic"), 100);
     pool.unsubscribe(id);

@@ -1,5 +1,5 @@
-//! Finds fragmentation that had a cost: a pool took more from its source, or refused, although it had enough
-//! free bytes, but not in one piece.
+//! Finds fragmentation that had a cost: a pool took more from its source, or refused a request, although it had
+//! enough free bytes. They were not contiguous.
 
 use super::super::shown;
 use super::{By, Finding, Lint, Map, Who, WindowEnd, note_segment, size};
@@ -42,7 +42,7 @@ struct Free {
 }
 
 impl Hole {
-    /// Notes whether a block goes on in a second segment.
+    /// Notes whether a block continues in a second segment.
     fn placed(&mut self, row: &Row) {
         if row.address == 0 || self.joined.contains(&row.pool) {
             return;

@@ -1,5 +1,5 @@
-//! Finds what is worth changing about a recorded program. Each finding has a name, evidence in numbers, the
-//! groups responsible, and a remedy.
+//! Finds uses of memory that are worth changing in a recorded program. Each finding has a name, evidence in
+//! numbers, the groups responsible, and a remedy.
 //!
 //! Each kind of finding has its own file. All kinds observe the recording in one walk and report at its end.
 //! The thresholds are at the top of each file. A finding should be worth a person's time.
@@ -72,8 +72,8 @@ trait Lint: Watch {
     fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding>;
 }
 
-/// Summarises a window and finds everything in it that is worth changing, the most bytes first, in one walk.
-/// Growth is reported only if steps are known.
+/// Summarises a window and returns its findings, the most bytes first. This takes one walk. Growth is reported
+/// only if steps are known.
 ///
 /// # Errors
 /// Returns an error if the recording can no longer be read.

@@ -1,6 +1,5 @@
-//! Finds memory that was freed and waits for a stream. If the requests to free blocks and their completions
-//! are recorded, it uses these. Otherwise it uses the statistics of pools at the times when these were
-//! sampled.
+//! Finds memory that was freed and waits for a stream. It uses the recorded free requests and their
+//! completions, or the sampled statistics of pools if these show more waiting bytes.
 
 use super::super::shown;
 use super::{By, Finding, Lint, Map, Who, WindowEnd, percent, size, who, who_pools};
@@ -25,7 +24,7 @@ pub(super) struct ParkedLong {
     told: Map<u32, (u64, u64)>,
     /// The time of the sample that is being read, until it is complete.
     telling: Option<u64>,
-    /// The waiting bytes of each pool when the most waited in all, if that is more than requests show.
+    /// The waiting bytes of each pool at the sample with the largest sum. Empty if the recorded requests show more.
     by_pool: Vec<(u32, u64)>,
 }
 

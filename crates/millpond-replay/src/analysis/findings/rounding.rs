@@ -1,4 +1,4 @@
-//! Finds bytes that nobody requested, because sizes are rounded up.
+//! Finds bytes that were not requested but added by rounding sizes up.
 
 use super::super::shown;
 use super::{By, Finding, Lint, WindowEnd, largest, percent, size};

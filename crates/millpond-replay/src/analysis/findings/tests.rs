@@ -59,7 +59,7 @@ fn steps(kept: impl Fn(u64) -> u64) -> Made {
 }
 
 #[test]
-fn growth_is_a_slope() {
+fn growth_is_the_slope_over_all_steps() {
     let finding = one(steps(|_| MIB / 2), "growth from step to step");
     // From the beginning of the second step to that of the last one.
     assert_eq!(finding.bytes, 18 * MIB / 2);
@@ -72,7 +72,7 @@ fn growth_is_a_slope() {
 }
 
 #[test]
-fn a_single_allocation_is_no_growth() {
+fn a_single_large_allocation_is_not_growth() {
     none(steps(|step| if step == 0 { 100 * MIB } else { 0 }));
     none(steps(|step| if step == 10 { 100 * MIB } else { 0 }));
     none(steps(|_| 100));
@@ -98,7 +98,8 @@ fn churn_is_counted() {
         (finding.who[0].name.as_str(), finding.who[0].blocks),
         ("tag 1", 1500)
     );
-    // The last of the held blocks is freed last, and the first was not allocated directly before.
+    // Too few temporary blocks, and too small a share. All held blocks are allocated before the first one is
+    // freed, so they are not temporary.
     none(pairs(900, 0));
     none(pairs(1500, 6000));
 }
@@ -148,7 +149,7 @@ fn parked(bytes: u64, others: u64) -> Made {
 }
 
 #[test]
-fn memory_that_waits_for_streams_is_told() {
+fn memory_that_waits_for_streams_is_reported() {
     let finding = one(parked(8 * MIB, 16 * MIB), "memory parked by streams");
     assert_eq!(finding.bytes, 8 * MIB);
     assert_eq!(
@@ -160,12 +161,12 @@ fn memory_that_waits_for_streams_is_told() {
     none(parked(1000, 2000));
 }
 
-/// Returns two pools whose statistics are sampled now and then.
+/// Makes a recording of two pools with three samples of their statistics.
 fn waiting(bytes: [u64; 3], others: u64) -> Made {
     let mut made = Made::new(2);
     let held = made.alloc(1, others);
     for (round, waits) in (1..).zip(bytes) {
-        // Memory that waited in one pool when it was sampled has left the other.
+        // In each sample, memory waits in only one of the pools.
         let first = if round % 2 == 0 { waits } else { 0 };
         for (pool, allocated, waits) in [(1, others, first), (2, 0, waits - first)] {
             for (gauge, bytes) in [(Gauge::Allocated, allocated), (Gauge::Active, allocated + waits)] {
@@ -183,7 +184,7 @@ fn waiting(bytes: [u64; 3], others: u64) -> Made {
 }
 
 #[test]
-fn memory_that_waits_as_pools_tell_is_told() {
+fn waiting_memory_in_the_statistics_of_pools_is_reported() {
     let finding = one(
         waiting([6 * MIB, 8 * MIB, 0], 16 * MIB),
         "memory parked by streams",
@@ -221,7 +222,7 @@ fn reserved(bytes: u64, used: u64, later: u64) -> Made {
 }
 
 #[test]
-fn memory_that_stays_reserved_unused_is_found() {
+fn reserved_memory_that_stays_unused_is_reported() {
     let finding = one(reserved(100 * MIB, 40 * MIB, MIB), "reserve never used again");
     // At the peak, 60 MiB were in blocks.
     assert_eq!(
@@ -268,7 +269,7 @@ fn pinned(times: u64, by_source: bool, keeps: bool) -> Made {
 }
 
 #[test]
-fn pinning_again_and_again_is_told() {
+fn repeated_pinning_is_reported() {
     let finding = one(pinned(40, true, false), "pinned churn");
     assert_eq!(
         (finding.bytes, finding.who[0].blocks, finding.who[0].bytes),
@@ -279,8 +280,8 @@ fn pinning_again_and_again_is_told() {
     none(pinned(10, true, false));
 }
 
-/// Returns a pool of one segment in which every other block is freed. Then a request exceeds the size of a
-/// hole.
+/// Makes a recording of a pool with one segment, in which every other block is freed. Then a request exceeds
+/// the size of a hole.
 fn holes(block: u64, wanted: u64) -> Made {
     let mut made = Made::new(3);
     let start = 0x7000_0000_0000;
@@ -326,7 +327,7 @@ fn holes(block: u64, wanted: u64) -> Made {
 }
 
 #[test]
-fn holes_of_adjacent_segments_are_one_only_where_blocks_are_in_both() {
+fn holes_of_adjacent_segments_are_joined_only_if_a_block_spanned_both() {
     let start = 0x7000_0000_0000;
     let made = |is_joined: bool| {
         let mut made = Made::new(3);
@@ -374,7 +375,7 @@ fn holes_of_adjacent_segments_are_one_only_where_blocks_are_in_both() {
 }
 
 #[test]
-fn the_hole_that_was_too_small_is_named() {
+fn a_request_that_is_larger_than_every_hole_is_reported() {
     let finding = one(holes(4 * MIB, 8 * MIB), "no hole large enough");
     assert_eq!(finding.bytes, 32 * MIB);
     assert!(
@@ -390,14 +391,14 @@ fn the_hole_that_was_too_small_is_named() {
         "{:?}",
         finding.who
     );
-    // More than is free, no more than a hole, and an amount below the threshold.
+    // A request larger than all free memory, one no larger than a hole, and one below the threshold.
     none(holes(4 * MIB, 64 * MIB));
     none(holes(4 * MIB, 4 * MIB));
     none(holes(4096, 8192));
 }
 
 #[test]
-fn a_refusal_names_the_hole_too() {
+fn a_refused_request_that_is_larger_than_every_hole_is_reported() {
     let mut made = holes(4 * MIB, 64 * MIB);
     made.next(Row {
         requested: 10 * MIB,
@@ -452,7 +453,7 @@ fn segments(little: u64, others_stay: bool) -> Made {
 }
 
 #[test]
-fn little_that_keeps_a_segment_is_named() {
+fn small_blocks_that_keep_large_segments_are_reported() {
     let finding = one(segments(MIB, false), "long-lived block in a short-lived segment");
     assert_eq!(finding.bytes, 4 * 31 * MIB);
     assert_eq!(

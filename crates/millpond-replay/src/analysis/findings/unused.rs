@@ -9,7 +9,7 @@ use millpond_trace::recording::Row;
 const LEAST_BYTES: u128 = 4 << 20;
 /// The smallest reported share: one part in this many of the pool's memory at the end.
 const ONE_IN: u128 = 10;
-/// The fewest allocations of the pool in that time. Without allocations, nobody could have used the memory.
+/// The fewest allocations of the pool in that time. Without allocations, the memory could not have been used.
 const LEAST_ALLOCATIONS: u64 = 100;
 
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct Unused {
 #[derive(Clone, Copy, Default)]
 struct Stretch {
     most: u128,
-    /// The least memory of the pool that was unused since then.
+    /// The minimum of the pool's unused memory since then.
     unused: u128,
     since: u64,
     allocations: u64,

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_has_a_place_not_far_off() {
+    fn every_length_has_an_index_with_a_precision_of_a_sixteenth() {
         let lengths = (0..300).chain((8..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]));
         for length in lengths.chain([u64::MAX]) {
             let (last, first) = (
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_few() {
+    fn percentiles_of_a_few_lifetimes() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.told(), Lifetimes::default());
         for length in 1..=10 {

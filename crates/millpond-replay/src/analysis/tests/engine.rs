@@ -135,7 +135,8 @@ fn same_groups(answer: &Value, by: By, groups: &[Group]) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// Returns the properties by which the page groups. It has the stacks themselves.
+/// Returns the properties by which the page groups blocks. `Stack` is not one of them, because the page has the
+/// stacks themselves.
 fn ways() -> impl Iterator<Item = By> {
     By::ALL.into_iter().filter(|by| *by != By::Stack)
 }
@@ -234,7 +235,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, max_shrink_iters: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_page_answers_as_the_report_does(
+    fn the_page_gives_the_same_answers_as_the_report(
         all in proptest::collection::vec((acts(), 0u64..40_000, 0u64..40_000, prop_oneof![Just(2usize), Just(5), Just(128)]), 1..32)
     ) {
         if !has_node() {
@@ -259,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn sizes_that_no_script_can_hold_do_no_harm(all in proptest::collection::vec(acts(), 1..16)) {
+    fn sizes_that_no_script_can_represent_give_finite_totals(all in proptest::collection::vec(acts(), 1..16)) {
         if !has_node() {
             return Ok(());
         }
@@ -302,7 +303,7 @@ proptest! {
     }
 
     #[test]
-    fn a_glance_shows_what_there_is(acts in acts(), columns in 1usize..30) {
+    fn an_overview_agrees_with_the_summary(acts in acts(), columns in 1usize..30) {
         let acts = tamed(acts);
         let (file, history) = history(&acts);
         let glance = overview(&history, columns).expect("it is there");
@@ -318,7 +319,7 @@ proptest! {
             prop_assert_eq!(glance.most.iter().max().copied(), Some(glance.peak));
             let opened = crate::analysis::open(&file.0, &millpond_trace::ReadOptions::default(), columns).expect("it is there").1;
             prop_assert_eq!(&opened, &glance);
-            // The maximum of each column, from a look at every row. It includes the state before the column.
+            // The maximum of each column, computed from every row. It includes the state before the column.
             let mut most = vec![0; glance.most.len()];
             let (mut live, mut rows, mut last) = (Live::default(), 0, 0);
             history.walk(|row, _| {
@@ -337,7 +338,7 @@ proptest! {
 }
 
 #[test]
-fn samples_notes_and_addresses_come_along() {
+fn the_table_contains_samples_notes_and_addresses() {
     if !has_node() {
         return;
     }

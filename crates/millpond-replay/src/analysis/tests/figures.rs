@@ -39,7 +39,7 @@ fn an_empty_block_at_the_first_row_is_not_held_at_a_peak_before_it() {
 }
 
 #[test]
-fn sources_and_gauges_are_told_by_pool() {
+fn reserved_bytes_and_gauges_are_summarised_by_pool() {
     let mut made = Made::new(1);
     made.next(gauge(Gauge::Hits, 1, 0, 10));
     made.next(gauge(Gauge::Allocations, 1, 0, 20));
@@ -165,7 +165,7 @@ fn a_summary_lists_the_missing_parts() {
 }
 
 #[test]
-fn a_keyframe_that_is_cut_takes_nothing_away() {
+fn a_truncated_keyframe_closes_no_blocks() {
     let mut made = Made::new(1);
     let one = made.alloc(1, 100);
     made.alloc(1, 50);
@@ -182,7 +182,7 @@ fn a_keyframe_that_is_cut_takes_nothing_away() {
 }
 
 #[test]
-fn steps_come_from_names_marks_or_repetition() {
+fn repeated_marks_are_steps() {
     let mut made = Made::new(2);
     for number in 0..4 {
         let mark = Row::new(Kind::Mark, 1 + number * 100_000);
@@ -243,7 +243,7 @@ fn repeating(mut made: Made) -> Made {
 }
 
 #[test]
-fn a_loop_far_below_the_peak_is_no_step() {
+fn a_loop_far_below_the_peak_is_not_a_step() {
     let mut made = Made::new(2);
     let large = made.alloc(1, 1 << 40);
     made.free(large);
@@ -252,7 +252,7 @@ fn a_loop_far_below_the_peak_is_no_step() {
 }
 
 #[test]
-fn a_pattern_is_a_step() {
+fn a_repeated_pattern_is_a_step() {
     let (_file, history) = repeating(Made::new(2)).history();
     let found = recorded_steps(&history)
         .expect("it is there")
@@ -270,7 +270,7 @@ fn a_pattern_is_a_step() {
 }
 
 #[test]
-fn hostile_names_and_sizes_are_only_data() {
+fn hostile_names_and_sizes_do_not_break_the_analysis() {
     let mut made = Made::new(0);
     let long = "x;".repeat(100_000);
     for (number, text) in [

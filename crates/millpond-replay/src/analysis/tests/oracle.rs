@@ -35,7 +35,7 @@ pub(super) enum Act {
         bytes: u64,
     },
     Step,
-    /// A correct keyframe, after blocks that nothing recorded have appeared and others have vanished.
+    /// A correct keyframe after unrecorded allocations and frees.
     Keyframe {
         gone: usize,
         new: u64,
@@ -231,7 +231,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn peak_and_end_are_the_oracles(acts in acts(), from in 0u64..40_000, span in 0u64..40_000, whole in any::<bool>()) {
+    fn peak_and_end_agree_with_the_oracle(acts in acts(), from in 0u64..40_000, span in 0u64..40_000, whole in any::<bool>()) {
         let (_file, history) = history(&acts);
         let (from, to) = if whole { (0, u64::MAX) } else { (from, from + span) };
         let found = of(&history, Window::Times { from, to });
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn traffic_and_what_is_kept_are_the_oracles(acts in acts()) {
+    fn allocations_frees_and_kept_blocks_agree_with_the_oracle(acts in acts()) {
         let (_file, history) = history(&acts);
         let found = of(&history, Window::ALL);
         let (mut rows, mut last) = (Vec::new(), BTreeMap::new());
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn a_timeline_loses_nothing(acts in acts(), columns in 1usize..20, bands in 0usize..4) {
+    fn a_timeline_keeps_every_peak_and_every_sum(acts in acts(), columns in 1usize..20, bands in 0usize..4) {
         let (_file, history) = history(&acts);
         let options = TimelineOptions { by: By::Tag, columns, bands };
         let found = of(&history, Window::ALL);
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn steps_are_as_named(acts in acts()) {
+    fn named_steps_agree_with_summaries_of_their_rows(acts in acts()) {
         let (_file, history) = history(&acts);
         let named = acts.iter().filter(|act| matches!(act, Act::Step)).count();
         let found = recorded_steps(&history).expect("it is there");

@@ -75,7 +75,7 @@ fn judge(gate: &str, diff: &Diff) -> bool {
 }
 
 #[test]
-fn gates_hold_at_their_limits() {
+fn a_gate_fails_only_above_its_limit() {
     let (_a, before) = side(&[("a", 1000), ("b", 1000)], Some(4000));
     let (_b, after) = side(&[("a", 1000), ("b", 1050), ("c", 10)], Some(4120));
     let diff = compared(&before, &after, 10);
@@ -106,7 +106,7 @@ fn gates_hold_at_their_limits() {
 }
 
 #[test]
-fn a_gate_on_what_is_not_recorded_is_not_passed() {
+fn a_gate_on_an_unrecorded_figure_is_unknown() {
     let (_a, before) = side(&[("a", 1000)], None);
     let (_b, after) = side(&[("a", 1000)], Some(2000));
     let diff = compared(&before, &after, 10);
@@ -118,7 +118,7 @@ fn a_gate_on_what_is_not_recorded_is_not_passed() {
 }
 
 #[test]
-fn texts_that_are_no_gates_say_why() {
+fn invalid_gates_are_refused_with_a_reason() {
     for text in ["", "peak", "peak>", ">5", "peak<5", "peak=5", "> "] {
         assert!(
             matches!(text.parse::<Gate>(), Err(GateError::Shape { .. })),

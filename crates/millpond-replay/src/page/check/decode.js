@@ -1,5 +1,5 @@
 // Decodes a page as its script does and prints sums that the test compares with the truth.
-// Run by the test `the_script_reads_back_what_was_written`: node decode.js <page>
+// Run by the test `the_script_decodes_the_page_exactly`: node decode.js <page>
 
 const fs = require('fs');
 const path = require('path');

@@ -1,5 +1,5 @@
 // Prints with what a page opens: the policies that have a line, the chosen one, the moment and the window.
-// Run by the test `a_page_opens_with_three_lines_at_the_moment_that_matters`: node opens.js <page>
+// Run by the test `a_page_opens_at_the_peak_or_the_failure_with_the_relevant_policies`: node opens.js <page>
 
 const fs = require('fs');
 const path = require('path');

@@ -39,7 +39,8 @@ impl DeviceNamed {
     /// Returns several buffers for writing.
     ///
     /// # Errors
-    /// Returns an error if there is no buffer of a name, if its elements have another type, or if a name occurs twice.
+    /// Returns an error if a name has no buffer, if the elements of a buffer have another type, or if a name occurs
+    /// twice.
     pub fn get_disjoint_mut<T: Element, const N: usize>(
         &mut self,
         names: [&str; N],

@@ -42,7 +42,7 @@ impl Chunk for DeviceBuffer<u8> {
     }
 }
 
-/// The streams that use temporaries of a scope. When this is dropped, also by a panic, the workspace's stream waits for them on the
+/// The streams that use temporaries of a scope. When this is dropped, also on a panic, the workspace's stream waits for them on the
 /// device. If that fails, this thread waits for them.
 struct Uses<'a> {
     stream: &'a CudaStream,
@@ -62,11 +62,11 @@ impl Drop for Uses<'_> {
 
 /// Allocates temporaries on a device, which live as long as the scope.
 ///
-/// Invariant: while this exists the arena is reset to no mark before the one at which the scope began. An inner scope borrows this
-/// one exclusively, and resets the arena to a mark after everything that was taken here. Memory that is handed out for `'s` is
-/// therefore handed out to nobody else during `'s`, and no chunk is freed, because the arena is borrowed exclusively for as long.
-/// Chunks are blocks of the queue's pool and stream. The work of the next scope comes after this scope's work in the order of that
-/// stream, and after the work of the recorded streams.
+/// Invariant: while this exists, the arena is not reset to a mark before the beginning of the scope. An inner scope borrows this one
+/// exclusively, and resets the arena to a mark after everything that was taken here. Memory that was returned for `'s` is therefore not
+/// returned again during `'s`. No chunk is freed during `'s`, because the arena is borrowed exclusively. Chunks are blocks of the
+/// queue's pool and stream. The work of the next scope comes after this scope's work in the order of that stream, and after the work of
+/// the recorded streams.
 pub struct DeviceScratch<'s> {
     arena: RefCell<&'s mut Arena<CudaQueue>>,
     queue: &'s CudaQueue,
@@ -106,8 +106,9 @@ impl<'s> DeviceScratch<'s> {
         self.queue.stream()
     }
 
-    /// Declares that work on another stream uses temporaries of this scope, if it is not queued by this library, such as the work of
-    /// other libraries or of a graph. When the scope ends, the workspace's stream waits for the work that is queued on that stream.
+    /// Declares that work on another stream uses temporaries of this scope. This is required for work that this library does not queue,
+    /// for example that of another library or of a graph. When the scope ends, the workspace's stream waits for the work that is queued
+    /// on that stream.
     ///
     /// # Errors
     /// Returns an error if the stream belongs to another device.
@@ -137,7 +138,7 @@ impl<'s> DeviceScratch<'s> {
     /// Returns an error if the workspace has to grow and memory cannot be allocated, or the stream is being captured.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<DeviceSlice<'s, T>, AllocError> {
         let address = self.take(len.checked_mul(size_of::<T>()))?;
-        // SAFETY: the memory has room for `len` aligned elements, and it is exclusively ours during `'s` by the invariant.
+        // SAFETY: the memory has room for `len` aligned elements. By the invariant no other code uses it during `'s`.
         Ok(unsafe { DeviceSlice::new(address, len, self.queue.stream()) })
     }
 
@@ -169,8 +170,8 @@ impl<'s> DeviceScratch<'s> {
         self.tensor_of(shape, T::DTYPE)
     }
 
-    /// Returns a temporary tensor of a type that is chosen at run time. Its contents are unspecified, except that truth values are all
-    /// false.
+    /// Returns a temporary tensor of a type that is chosen at run time. Its contents are unspecified, except that elements of `bool`
+    /// are all false.
     ///
     /// # Errors
     /// Returns an error as [`tensor`](Self::tensor) does, or if the driver reports one.
@@ -182,7 +183,7 @@ impl<'s> DeviceScratch<'s> {
         let shape = shape.as_ref();
         let len = crate::count(shape)?;
         let address = self.take(len.checked_mul(dtype.size()))?;
-        // SAFETY: the memory has room for the tensor's aligned elements, and it is exclusively ours during `'s` by the invariant.
+        // SAFETY: the memory has room for the tensor's aligned elements. By the invariant no other code uses it during `'s`.
         let mut tensor = unsafe { DeviceTensorMut::of_room(address, shape, dtype, self.queue) }?;
         if dtype == DType::Bool {
             // `bool` is the only type for which some bytes are invalid elements.
@@ -191,7 +192,7 @@ impl<'s> DeviceScratch<'s> {
         Ok(tensor)
     }
 
-    /// Runs `work` with temporaries that end with it, before those of this scope.
+    /// Runs `work` in an inner scope. The temporaries of the inner scope end when `work` returns or panics.
     pub fn scope<R>(&mut self, work: impl for<'i> FnOnce(&mut DeviceScratch<'i>) -> R) -> R {
         enter(self.arena.get_mut(), self.queue, work)
     }

@@ -29,7 +29,7 @@ pub(crate) fn pages_are_mapped_at_a_second_address<S: Source>(make: impl Fn(Opti
     let free = source.free_bytes();
     assert_eq!(source.alias(&parts, (&range, 20 * page)), Ok(3));
     assert_eq!(source.free_bytes(), free);
-    // Again, from the place where they are now.
+    // The pages get another mapping from their present place.
     assert_eq!(
         source.alias(&[(&range, 22 * page, 4 * page)], (&range, 40 * page)),
         Ok(2)

@@ -211,7 +211,7 @@ pub(crate) fn memory_goes_back_to_the_system<S: MemorySource>(make: impl Fn(Opti
     source
         .move_pages((&range, 5 * page), (&range, 20 * page), 3 * page)
         .expect("moves");
-    // A new mapping of the pages has them once it is accessed.
+    // The pages are resident in a new mapping after they are accessed.
     for offset in (20 * page..23 * page).step_by(4096) {
         assert!(is_stamped(&source, at + offset, 4096, 5));
     }

@@ -1,4 +1,4 @@
-//! Calls that no careful caller makes.
+//! Invalid calls of a source.
 
 use super::super::memory::{is_stamped, stamp};
 use super::of_pages;

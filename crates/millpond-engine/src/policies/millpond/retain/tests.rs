@@ -35,7 +35,7 @@ fn reserved(engine: &Engine<Simulated>) -> u64 {
 }
 
 #[test]
-fn free_memory_goes_back_when_its_time_has_passed_and_not_before() {
+fn free_memory_is_returned_after_its_decay_time_and_not_before() {
     for paged in [true, false] {
         let mut engine = engine("decay:3", Simulated::new().with_paging(paged));
         tick(&mut engine, 1);
@@ -56,7 +56,7 @@ fn free_memory_goes_back_when_its_time_has_passed_and_not_before() {
 }
 
 #[test]
-fn steps_are_ticks_too_and_many_may_pass_at_once() {
+fn steps_count_as_ticks_and_several_ticks_can_pass_at_once() {
     let mut engine = engine("decay:3", Simulated::new());
     engine.mark(Mark::Step);
     use_once(&mut engine, 64);
@@ -68,7 +68,7 @@ fn steps_are_ticks_too_and_many_may_pass_at_once() {
 }
 
 #[test]
-fn memory_that_was_free_before_the_first_tick_ages_from_then() {
+fn memory_that_was_freed_before_the_first_tick_decays_from_that_tick() {
     let mut engine = engine("decay:3", Simulated::new());
     use_once(&mut engine, 64);
     tick(&mut engine, 1000);
@@ -79,7 +79,7 @@ fn memory_that_was_free_before_the_first_tick_ages_from_then() {
 }
 
 #[test]
-fn only_what_was_not_needed_in_the_whole_time_goes() {
+fn only_memory_that_was_unused_for_the_whole_decay_time_is_returned() {
     let mut engine = engine("decay:4", Simulated::new());
     use_once(&mut engine, 2048);
     for round in 0..40 {
@@ -103,7 +103,7 @@ fn only_what_was_not_needed_in_the_whole_time_goes() {
 }
 
 #[test]
-fn pages_that_come_back_have_not_been_unused_since() {
+fn pages_that_are_created_again_do_not_keep_their_old_time_of_use() {
     // A request of 514 MiB reserves addresses, then creates handles of 6 MiB, then one of 4 MiB.
     let device = Simulated::new().with_faults([Fault::DriverErrorAt(4, 719)]);
     let mut engine = engine("decay:4", device);
@@ -131,7 +131,7 @@ fn with_policy(conf: &str, device: Simulated, ask: impl FnOnce(&mut Millpond, &m
 }
 
 #[test]
-fn lent_memory_is_in_use_until_it_comes_back() {
+fn lent_memory_counts_as_used_until_it_is_returned() {
     with_policy("decay:3", Simulated::new(), |policy, supply| {
         policy.mark(supply, Mark::Ticks(1));
         let request = Request::new(64 * MIB, Stream::DEFAULT);
@@ -149,7 +149,7 @@ fn lent_memory_is_in_use_until_it_comes_back() {
 }
 
 #[test]
-fn lent_memory_is_not_cached() {
+fn lent_memory_does_not_count_as_cached() {
     with_policy("high-water:64MiB,decay:0", Simulated::new(), |policy, supply| {
         let request = Request::new(128 * MIB, Stream::DEFAULT);
         let block = policy.allocate(supply, &request).expect("room");
@@ -165,7 +165,7 @@ fn lent_memory_is_not_cached() {
 }
 
 #[test]
-fn lent_memory_counts_toward_the_programs_share() {
+fn lent_memory_counts_toward_the_memory_fraction() {
     let device = Simulated::new().with_capacity(Some(1024 * MIB));
     with_policy("memory-fraction:0.5", device, |policy, supply| {
         assert!(policy.lend(supply, 600 * MIB, 600 * MIB).is_err());
@@ -174,7 +174,7 @@ fn lent_memory_counts_toward_the_programs_share() {
 }
 
 #[test]
-fn pages_move_before_the_programs_share_refuses() {
+fn pages_move_before_the_memory_fraction_refuses_a_request() {
     let device = Simulated::new().with_capacity(Some(1024 * MIB));
     let mut engine = engine("memory-fraction:0.5,moved:0", device);
     let mut blocks: Vec<Block> = (0..5).map(|_| take(&mut engine, 100)).collect();
@@ -188,7 +188,7 @@ fn pages_move_before_the_programs_share_refuses() {
 }
 
 #[test]
-fn blocks_in_use_keep_their_memory_whatever_time_passes() {
+fn live_blocks_keep_their_memory_regardless_of_elapsed_ticks() {
     let mut engine = engine("decay:1", Simulated::new());
     let block = take(&mut engine, 256);
     tick(&mut engine, 1000);
@@ -202,7 +202,7 @@ fn blocks_in_use_keep_their_memory_whatever_time_passes() {
 }
 
 #[test]
-fn nothing_goes_below_the_low_water() {
+fn memory_below_the_low_water_is_not_returned() {
     for (low, kept) in [("100MiB", 96), ("25%", 256)] {
         let mut engine = engine(
             &format!("decay:2,low-water:{low},handle-share:1"),
@@ -223,7 +223,7 @@ fn nothing_goes_below_the_low_water() {
 }
 
 #[test]
-fn above_the_high_water_the_longest_unused_goes_first() {
+fn above_the_high_water_the_longest_unused_memory_is_returned_first() {
     let mut engine = engine("decay:0,low-water:128M,high-water:20%", Simulated::new());
     tick(&mut engine, 1);
     // The blocks are separate, so that no handle overlaps two of them.
@@ -261,7 +261,7 @@ fn above_the_high_water_the_longest_unused_goes_first() {
 }
 
 #[test]
-fn no_more_than_the_programs_share_is_reserved() {
+fn reserved_memory_stays_within_the_memory_fraction() {
     for paged in [true, false] {
         let device = Simulated::new()
             .with_capacity(Some(1024 * MIB))
