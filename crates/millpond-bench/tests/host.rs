@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn every_allocator_has_a_row_from_a_process_of_its_own() {
-    let output = host("guda-hot w6:64KiB half --rounds 2");
+    let output = host("guda-hot w6:1KiB half --rounds 2");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     let mut names = vec!["glibc", "gl-tuned", "millpond"];

@@ -139,11 +139,17 @@ impl Npy {
     /// of this name stays until then.
     ///
     /// # Errors
-    /// Returns [`NpyError::Shape`] if the number of elements does not match the shape or if the shape has more than 64 dimensions, and
-    /// an error if the file cannot be written.
+    /// Returns [`NpyError::Shape`] if the number of elements does not match the shape, [`TensorError::Rank`] if the shape has more than 64
+    /// dimensions, and an error if the file cannot be written.
     pub fn write<T: Element>(path: impl AsRef<Path>, shape: &[u64], elements: &[T]) -> Result<(), NpyError> {
+        if shape.len() > MOST_DIMS {
+            return Err(NpyError::Tensor(TensorError::Rank {
+                found: shape.len(),
+                most: MOST_DIMS,
+            }));
+        }
         let expected = shape.iter().try_fold(1u64, |all, size| all.checked_mul(*size));
-        if expected != Some(elements.len() as u64) || shape.len() > MOST_DIMS {
+        if expected != Some(elements.len() as u64) {
             return Err(NpyError::Shape {
                 shape: shape.to_vec(),
                 expected: expected.unwrap_or(u64::MAX),

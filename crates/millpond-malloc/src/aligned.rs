@@ -5,8 +5,10 @@ use libc::{EINVAL, ENOMEM, c_int, c_void};
 use millpond_pool::global::malloc::ALIGN;
 use std::ptr;
 
-/// The size of a page, and its alignment.
-const PAGE: usize = 4096;
+/// Returns the size of a page.
+fn page() -> usize {
+    millpond_os::page_bytes() as usize
+}
 
 /// Allocates a block at a multiple of `align`, and stores its address. Returns 0 or an error, and leaves `errno` as it was.
 ///
@@ -59,14 +61,14 @@ pub extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
 /// Allocates a block at a page boundary.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
-    allocate(bytes, PAGE, false)
+    allocate(bytes, page(), false)
 }
 
 /// Allocates whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
-    match bytes.max(1).checked_next_multiple_of(PAGE) {
-        Some(bytes) => allocate(bytes, PAGE, false),
+    match bytes.max(1).checked_next_multiple_of(page()) {
+        Some(bytes) => allocate(bytes, page(), false),
         None => {
             set_errno(ENOMEM);
             ptr::null_mut()

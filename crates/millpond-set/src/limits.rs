@@ -273,6 +273,7 @@ impl Limits {
             for _ in 0..self.warm_up {
                 let answer = work();
                 if !go_on(&answer) {
+                    scope.give_up();
                     return Ok((answer, measured));
                 }
             }

@@ -8,7 +8,7 @@ mod files;
 
 use files::{Folder, python, run};
 use millpond::{
-    DType, DataError, Npy, Order, Pool, Tensor,
+    DType, DataError, Npy, Order, Pool, Tensor, TensorError,
     data::{Access, NpyError},
 };
 use std::fs;
@@ -234,6 +234,10 @@ fn damaged_files_are_refused() {
             found: 4,
             ..
         })
+    ));
+    assert!(matches!(
+        Npy::write(&path, &[1; 65], &[1u8]),
+        Err(NpyError::Tensor(TensorError::Rank { found: 65, most: 64 }))
     ));
     Npy::write(&path, &[2], &[1u8, 2]).expect("room");
     let old = Npy::open(&path).expect("a header");

@@ -448,6 +448,31 @@ fn a_dropped_scope_reports_the_exceeded_limits() {
     }
 }
 
+#[test]
+fn work_that_fails_is_not_checked_and_prints_nothing() {
+    const NAME: &str = "work_that_fails_is_not_checked_and_prints_nothing";
+    let text = in_a_process_of_its_own(NAME, || {
+        let pool = pool("failing");
+        for warm_up in [0, 1] {
+            let limits = Limits::new().allocations(0).warm_up(warm_up);
+            let failed = limits.assert_ok(|| {
+                drop(block(&pool, 64));
+                Err::<(), _>("of its own")
+            });
+            assert_eq!(failed, Err("of its own"));
+        }
+    });
+    if let Some(text) = text {
+        assert!(!text.contains("allocations:"), "{text}");
+    }
+}
+
+#[test]
+fn a_negative_limit_is_an_error() {
+    let error = Limits::new().peak(-1).check(|| ()).expect_err("no size");
+    assert!(error.to_string().contains("'-1' is not a size"), "{error}");
+}
+
 #[cfg(feature = "cuda")]
 mod devices {
     use super::*;

@@ -154,7 +154,14 @@ fn megabytes_above(key: &str, value: &str, least: u64) -> Result<u64, ConfError>
 fn fraction(key: &str, value: &str, one_allowed: bool) -> Result<f64, ConfError> {
     let number = value.parse::<f64>().ok();
     let number = number.filter(|n| *n > 0.0 && (*n < 1.0 || one_allowed && *n <= 1.0));
-    number.ok_or_else(|| ConfError::value(key, value, "write a fraction above 0 and below 1, such as 0.8"))
+    let most = if one_allowed { "at most" } else { "below" };
+    number.ok_or_else(|| {
+        ConfError::value(
+            key,
+            value,
+            format!("write a fraction above 0 and {most} 1, such as 0.8"),
+        )
+    })
 }
 
 /// How sizes are rounded up between two powers of two: the number of equal steps for each power from 1 MiB (with

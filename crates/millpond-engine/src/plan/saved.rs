@@ -74,6 +74,8 @@ impl Plan {
         }
         let mut slots = Vec::new();
         let mut places = Vec::new();
+        // The number of each slot's line.
+        let mut numbers = Vec::new();
         for (text, line) in lines.filter(|(text, _)| !text.trim().is_empty() && !text.starts_with('#')) {
             let (slot, place) = read_line(text).map_err(|problem| PlanError::Line { line, problem })?;
             if slots.len() >= MOST {
@@ -84,10 +86,11 @@ impl Plan {
             }
             slots.push(slot);
             places.push(place);
+            numbers.push(line);
         }
         if let Some(at) = slots.iter().position(|s| s.life as usize > slots.len()) {
             return Err(PlanError::Line {
-                line: at + 3,
+                line: numbers[at],
                 problem: "a life longer than the step",
             });
         }
@@ -227,6 +230,18 @@ mod tests {
         let text = "millpond-plan 1\n512 0 2 0\n512 0 1 256\n";
         assert_eq!(Plan::from_text(text), Err(PlanError::Overlap(0, 1)));
         assert!(Plan::from_text(&text.replace(" 256\n", " 512\n")).is_ok());
+    }
+
+    #[test]
+    fn a_life_that_is_too_long_is_reported_with_its_line() {
+        let text = "millpond-plan 1\n512 0 2 0\n\n# a comment\n512 0 3 512\n";
+        assert_eq!(
+            Plan::from_text(text),
+            Err(PlanError::Line {
+                line: 5,
+                problem: "a life longer than the step"
+            })
+        );
     }
 
     /// The reference for the sweep: compares all pairs of slots.

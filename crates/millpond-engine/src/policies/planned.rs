@@ -348,7 +348,7 @@ impl Policy for Planned {
         for (key, own) in &self.orphans {
             assert!(
                 BlockId::from_index(*key).index() >= FOREIGN as usize,
-                "{own:?} has a foreign key"
+                "{own:?} has the key of a block that this policy placed"
             );
         }
     }

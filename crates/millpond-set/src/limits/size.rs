@@ -2,8 +2,7 @@
 
 use millpond_engine::{ParseSizeError, parse_size};
 
-/// A size in bytes: a number, or a text that [`parse_size`](millpond_engine::parse_size) accepts, for example `"24 MiB"`. A negative
-/// number counts as 0.
+/// A size in bytes: a number, or a text that [`parse_size`](millpond_engine::parse_size) accepts, for example `"24 MiB"`.
 #[derive(Clone, Debug)]
 pub struct Size(Result<u64, ParseSizeError>);
 
@@ -11,7 +10,7 @@ impl Size {
     /// Returns the number of bytes.
     ///
     /// # Errors
-    /// Returns an error if the value was created from a text that is not a size.
+    /// Returns an error if the value was created from a text that is not a size, or from a negative number.
     pub fn bytes(self) -> Result<u64, ParseSizeError> {
         self.0
     }
@@ -32,7 +31,7 @@ impl From<usize> for Size {
 /// Integer literals have this type.
 impl From<i32> for Size {
     fn from(bytes: i32) -> Self {
-        Self(Ok(u64::try_from(bytes).unwrap_or(0)))
+        Self(parse_size(&bytes.to_string()))
     }
 }
 
