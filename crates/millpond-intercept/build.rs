@@ -16,7 +16,7 @@ fn main() {
         && matches!(&*variable("CARGO_CFG_TARGET_ARCH"), "x86_64" | "aarch64");
     if !is_supported {
         // The command then says that it records nothing on this system.
-        std::fs::write(out, "").unwrap_or_else(|error| panic!("the output folder: {error}"));
+        std::fs::write(out, "").unwrap_or_else(|error| panic!("cannot write to the output folder: {error}"));
         return;
     }
     let mut compiler = Command::new(variable("RUSTC"));
@@ -66,5 +66,5 @@ fn main() {
 }
 
 fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|error| panic!("cargo sets {name}: {error}"))
+    env::var(name).unwrap_or_else(|error| panic!("cargo did not set {name}: {error}"))
 }

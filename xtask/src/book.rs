@@ -47,7 +47,7 @@ pub(crate) fn check() -> Result<(), String> {
     let faults = faults(&pages, &|path| root().join(path).exists());
     if faults.is_empty() {
         let links: usize = pages.values().map(|page| page.links.len()).sum();
-        println!("book: {links} links on {} pages lead somewhere", pages.len());
+        println!("book: {links} links on {} pages are valid", pages.len());
         return Ok(());
     }
     Err(faults.join("\n"))

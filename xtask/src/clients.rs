@@ -137,7 +137,11 @@ fn chosen(names: &[String], in_pools: bool) -> Result<Vec<Tests>> {
     let mut possible: Vec<_> = possible.collect();
     let known: Vec<_> = possible.iter().map(|client| client.name()).collect();
     if let Some(other) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("no such client: '{other}'. The clients are {}", known.join(", ")).into());
+        return Err(format!(
+            "there is no client '{other}'. The clients are {}",
+            known.join(", ")
+        )
+        .into());
     }
     possible.retain(|client| names.is_empty() || names.iter().any(|name| name == client.name()));
     Ok(possible)

@@ -50,9 +50,10 @@ fn tests(
 
 fn judge(name: &str, system: &Outcome, pool: &Outcome, served: &Served) -> Result {
     if system.failed > 0 || system.passed == 0 {
-        return Err(
-            format!("{name} does not pass its own tests here, so they say nothing about the pool").into(),
-        );
+        return Err(format!(
+            "{name} does not pass its own tests on this machine, so they show nothing about the pool"
+        )
+        .into());
     }
     if pool != system {
         return Err(format!("{name}: {system} with the system's allocator, {pool} with the pool").into());

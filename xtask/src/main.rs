@@ -33,7 +33,7 @@ cargo xtask COMMAND
                     formatting, layers, lints and the tests; --changed adds the checks that take
                     minutes and cover files that have changed since they passed, as CI does;
                     --all adds all of them
-  layers            fails where a crate depends on a crate that is not below it, or where modules of a
+  layers            fails if a crate depends on a crate that is not below it, or if modules of a
                     crate import each other in a circle
   book              builds the book in target/book with mdBook, which it installs in target/tools, and
                     checks the links of all pages
@@ -43,10 +43,10 @@ cargo xtask COMMAND
   threads           the tests of memory that threads share, under the thread sanitizer; needs
                     nightly, and builds the standard library
   soak [--minutes N]
-                    a pool at work in threads that come and go, 10 minutes: fails where
-                    anything grows, and prints what it saw
-  figures [FOLDER]  the tables this project's claims rest on, measured here and now;
-                    FOLDER holds more recordings (default: ../shared/traces if there)
+                    uses a pool for 10 minutes in threads that start and end: fails if anything
+                    grows, and prints its measurements
+  figures [FOLDER]  measures the tables for the claims of this project; FOLDER has more
+                    recordings (default: ../shared/traces if it exists)
   global            other people's tests with a pool as their allocator; fetches two crates
   clients [--pools] [NAME]...
                     the tests of other people's CUDA programs on the emulated driver: of all clients, or
@@ -55,8 +55,8 @@ cargo xtask COMMAND
   cuda-core         the crate for NVIDIA's cuda-core, built and tested on the emulated driver; fetches
                     the headers of CUDA and libclang from their Python packages
   cuda-seeds [--seeds N]
-                    our own CUDA tests on it, strict and in the order of 100 seeds, and on
-                    drivers that lack virtual memory management or pools
+                    runs our CUDA tests on the emulated driver, strict and in the order of 100 seeds,
+                    and on drivers that lack virtual memory management or pools
   card [--build | --rehearse] [--quick] [--dev] [--nvrtc] [--steps 1,3,6] [--minutes N]
                     builds target/card, with the probes, tests, benches and replays for a real
                     card, and runs it if this machine has a card; target/card needs neither Rust
@@ -77,13 +77,13 @@ cargo xtask COMMAND
                     whether they pass, their times and their peaks of memory, as a page; --torch adds
                     PyTorch on the CPU, in the Python that --python or $PYTHON names; --redis names
                     the folder of a Redis that is built with MALLOC=libc
-  dialects          what `millpond convert` writes, read by the programs it is written for;
-                    fetches those that can be had
-  pictures          the pictures of the README and of the book, taken anew: of real pages in chromium
-  view-speed [ROWS] how soon `millpond view` shows a recording of ten million events, or so many,
-                    and how smoothly it pans, in chromium
-  ptx [--check]     the PTX of the kernels, of their sources, with NVRTC from its Python
-                    package; --check compares it with what is there";
+  dialects          reads the output of `millpond convert` with the programs that it is for;
+                    fetches the available ones
+  pictures          takes the pictures of the README and of the book again, of real pages in chromium
+  view-speed [ROWS] measures how soon `millpond view` shows a recording of ROWS events (default: ten
+                    million), and how smoothly it pans, in chromium
+  ptx [--check]     compiles the kernels to PTX with NVRTC from its Python package; --check compares
+                    the result with the files in the repository";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

@@ -15,7 +15,10 @@ fn can_look() -> bool {
         .filter(|program| !works(program, &["--version"]))
         .collect();
     if !missing.is_empty() {
-        eprintln!("skipped: it takes {}, not found here", missing.join(" and "));
+        eprintln!(
+            "skipped: it needs {}, which is not installed",
+            missing.join(" and ")
+        );
     }
     missing.is_empty()
 }

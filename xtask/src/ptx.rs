@@ -139,14 +139,14 @@ impl Module {
         let there = shell()?.read_file(&place)?;
         let mut both = there.lines().zip(made.lines()).enumerate();
         if there == made {
-            println!("{} is what its sources make", place.display());
+            println!("{} matches its sources", place.display());
             return Ok(());
         }
         let line = both
             .find(|(_, (old, new))| old != new)
             .map_or(0, |(line, _)| line + 1);
         Err(format!(
-            "{} is not what its sources make (line {line}): run cargo xtask ptx",
+            "{} does not match its sources (line {line}): run cargo xtask ptx",
             place.display()
         )
         .into())

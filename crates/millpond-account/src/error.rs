@@ -48,7 +48,7 @@ pub enum AllocError {
     /// calls, and it unwound through the engine. It is no longer known which of the pool's memory is free, so none of it is
     /// allocated again or returned. Blocks that are already allocated stay valid.
     #[error(
-        "pool '{pool}' is broken: its source of memory, or a sink that is told of the source's calls, panicked during a call. The pool serves \
+        "pool '{pool}' is broken: its source of memory, or a sink that observes the source's calls, panicked during a call. The pool serves \
          no more requests and returns no memory; buffers that it has already allocated stay valid. Create a new pool, and fix the code that panicked"
     )]
     Broken {
@@ -57,7 +57,7 @@ pub enum AllocError {
     },
     /// A set could not create the pool for the request. The error is a `PoolError`.
     #[cfg(target_os = "linux")]
-    #[error("the pool for it cannot be made: {0}")]
+    #[error("cannot create the pool for the request: {0}")]
     Pool(#[source] Box<dyn StdError + Send + Sync>),
 }
 

@@ -115,11 +115,11 @@ impl fmt::Display for PostMortem {
             0 => {}
             1 => write!(
                 f,
-                "\n  a pool keeps no account of who holds its blocks: the setting {ACCOUNT}"
+                "\n  a pool keeps no account of the holders of its blocks: {ACCOUNT}"
             )?,
             n => write!(
                 f,
-                "\n  {n} pools keep no account of who holds their blocks: the setting {ACCOUNT}"
+                "\n  {n} pools keep no account of the holders of their blocks: {ACCOUNT}"
             )?,
         }
         if self.elsewhere > 0 {
@@ -137,7 +137,7 @@ impl fmt::Display for PostMortem {
 }
 
 /// The hint how to enable an account.
-const ACCOUNT: &str = "track:all or PoolBuilder::track keeps one";
+const ACCOUNT: &str = "enable one with track:all or PoolBuilder::track";
 
 /// Formats a count with its noun.
 pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Writes a line to stderr. If stderr is closed, there is no other place for it.
+/// Writes a line to stderr. Ignores errors, because there is no other place to report them.
 pub fn say(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_is_longer_than_the_width() {
+    fn lines_break_between_words_at_the_width() {
         assert_eq!(wrap_to("a bb  ccc\ndd", 4), "a bb\nccc\ndd");
         assert_eq!(wrap_to("abcdef a", 3), "abcdef\na");
     }

@@ -34,15 +34,15 @@ struct Settings {
     #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = parse_size)]
     chunk: u64,
 
-    /// Memory that a pass may use
+    /// Memory budget of a pass
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = parse_size)]
     budget: u64,
 
-    /// Rounds, of which medians are printed
+    /// Measure this many rounds and print medians
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = crate::at_least_one)]
     rounds: usize,
 
-    /// The folder of the file [default: the system's folder for temporary files]
+    /// Folder for the file [default: the system's folder for temporary files]
     #[arg(long = "in", value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
@@ -130,7 +130,7 @@ fn within(grown: u64, budget: u64) -> Result<String, String> {
         return Ok(said);
     }
     Err(format!(
-        "{said}, which is more than the budget and {} of allowance",
+        "{said}, which is more than the budget plus an allowance of {}",
         display_size(ALLOWANCE)
     ))
 }
@@ -145,7 +145,9 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
         || !settings.chunk.is_multiple_of(64)
         || !settings.size.is_multiple_of(settings.chunk)
     {
-        return Err("--chunk must be a multiple of 64 bytes, and --size a multiple of --chunk".into());
+        return Err(
+            "--chunk must be a multiple of 64 bytes above 0, and --size a multiple of --chunk".into(),
+        );
     }
     let (written, expected) = write(&settings)?;
     let chunks = settings.size / settings.chunk;
@@ -181,18 +183,25 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
             })?;
             match sum == expected {
                 true => Ok(checked.elapsed.as_nanos() as f64),
-                false => Err("the checksum of a pass is not what was written".into()),
+                false => Err("the checksum of a pass differs from the checksum of the written file".into()),
             }
         }
     })?;
     println!(
-        "{} in chunks of {}, a budget of {}; {} rounds in turn, medians",
+        "A file of {} in chunks of {}, budget {}; medians of {} interleaved rounds",
         display_size(settings.size),
         display_size(settings.chunk),
         display_size(settings.budget),
         settings.rounds
     );
-    let mut table = Table::new(&["", "GB/s", "min", "max", "of plain reads", "of the slower alone"]);
+    let mut table = Table::new(&[
+        "",
+        "GB/s",
+        "min",
+        "max",
+        "rate / plain reads",
+        "time / slower of first two",
+    ]);
     let [read, computed, ..] = times.each_ref().map(Samples::median);
     for (name, times) in names.into_iter().zip(&times) {
         let rate = |nanoseconds: f64| format!("{:.2}", settings.size as f64 / nanoseconds);
@@ -202,13 +211,13 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
             rate(spread.median),
             rate(spread.most),
             rate(spread.least),
-            format!("{:.2} the rate", read / spread.median),
-            format!("{:.2} the time", spread.median / read.max(computed)),
+            format!("{:.2}", read / spread.median),
+            format!("{:.2}", spread.median / read.max(computed)),
         ]);
     }
     print!("{table}");
     println!(
-        "{}\npool: at most {} reserved, {} allocations in {} passes",
+        "{}\nthe pool reserved at most {} and made {} allocations in {} passes",
         within(most.saturating_sub(before), settings.budget)?,
         display_size(pool.stats().reserved.peak),
         pool.stats().allocations,
@@ -222,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_grows_beyond_its_budget_is_told() {
+    fn growth_beyond_the_budget_and_the_allowance_is_an_error() {
         let said = within(3 << 20, 256 << 20).expect("less than the budget");
         assert_eq!(
             said,
@@ -232,7 +241,7 @@ mod tests {
         let error = within((256 << 20) + ALLOWANCE + 1, 256 << 20).expect_err("a byte too many");
         assert!(
             error.contains("260 MiB")
-                && error.ends_with("which is more than the budget and 4.00 MiB of allowance"),
+                && error.ends_with("which is more than the budget plus an allowance of 4.00 MiB"),
             "{error}"
         );
     }

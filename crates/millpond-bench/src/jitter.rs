@@ -4,7 +4,7 @@ use crate::program::{GOLDEN, mix};
 use crate::{Op, Program};
 use std::ops::Range;
 
-/// One step in this many is left out on average, and one in this many is made twice.
+/// One step in this many is left out on average, and one in this many is repeated.
 const CHANGED: u64 = 8;
 
 /// Random fractions are multiples of 1 / `FINE`. An `f64` represents each of them exactly.
@@ -14,8 +14,8 @@ impl Program {
     /// Returns a variant of the program. The variant depends only on the program, the percentage and the seed.
     ///
     /// Each distinct size is multiplied by its own random factor, which differs from 1 by at most `percent` percent. Equal sizes
-    /// stay equal. One step in eight is left out on average, with all blocks that it allocates. One step in eight is made twice. The
-    /// added copy contains only the blocks that the step also frees.
+    /// stay equal. One step in eight is left out on average, with all blocks that it allocates. One step in eight is repeated. The
+    /// repetition contains only the blocks that the step itself frees.
     #[must_use]
     pub fn jittered(&self, percent: f64, seed: u64) -> Self {
         let mut changed = Self {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_sizes_stay_equal_and_others_change_within_the_percentage() {
+    fn equal_sizes_stay_equal_and_change_by_at_most_the_percentage() {
         let changed = program().jittered(3.0, 7);
         let mut distinct = sizes(&changed);
         distinct.sort_unstable();
@@ -237,12 +237,12 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_left_out_and_made_twice() {
+    fn some_steps_are_left_out_and_some_are_repeated() {
         let changed = program().jittered(0.0, 1);
         let of = |sizes: &[u64], bytes| sizes.iter().filter(|size| **size == bytes).count();
         let sizes = sizes(&changed);
         let (kept_and_inner, inner) = (of(&sizes, 1000), of(&sizes, 50_000));
-        // One block of each step that is made twice outlives the step.
+        // One block of each step outlives the step, and is not repeated.
         let left_out = 300 - (kept_and_inner - inner);
         let twice = inner + left_out - 300;
         assert!(

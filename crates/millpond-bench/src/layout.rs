@@ -21,11 +21,11 @@ use std::hint::black_box;
 #[derive(Debug, Parser)]
 #[command(name = "layout")]
 struct Settings {
-    /// Rounds, of which medians and quartiles are printed
+    /// Measure this many rounds and print medians and quartiles
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = crate::at_least_one)]
     rounds: usize,
 
-    /// Leave out what is larger than every cache
+    /// Leave out data that is larger than every cache
     #[arg(long)]
     quick: bool,
 }
@@ -92,7 +92,7 @@ impl Body {
     }
 }
 
-/// The document's loop over structures.
+/// The loop over structures in GUDA's document.
 fn update_bodies(bodies: &mut [Body]) {
     for body in bodies {
         body.x += body.vx * DT;
@@ -101,7 +101,7 @@ fn update_bodies(bodies: &mut [Body]) {
     }
 }
 
-/// The document's loop over arrays, which consists of three calls of `Saxpy`.
+/// The loop over arrays in GUDA's document, which consists of three calls of `Saxpy`.
 fn update_arrays(bodies: BodySlicesMut<'_>) -> Result<(), TensorError> {
     for (x, v) in [
         (bodies.x, &*bodies.vx),
@@ -124,7 +124,7 @@ fn structures<T>(
     let mut structures = Structures::new_in(pool);
     structures
         .try_reserve_exact(count)
-        .map_err(|error| format!("{count} structures: {error:?}"))?;
+        .map_err(|error| format!("cannot allocate {count} structures: {error:?}"))?;
     structures.extend((0..count).map(numbered));
     Ok(structures)
 }
@@ -229,8 +229,8 @@ impl Caches {
     }
 }
 
-/// Returns the cache lines for an element. `parts` are the accessed parts of an element by offset and bytes, and elements are
-/// `stride` bytes apart. Counts over enough elements that lines and elements begin together again.
+/// Returns the number of cache lines for an element. `parts` are the accessed parts of an element by offset and bytes, and
+/// elements are `stride` bytes apart. Counts over `line` elements, because the next element begins at the start of a line again.
 pub(crate) fn lines_of(parts: &[(usize, usize)], stride: usize, line: usize) -> f64 {
     let mut touched: Vec<usize> = (0..line)
         .flat_map(|element| parts.iter().map(move |part| (element * stride + part.0, part.1)))
@@ -296,8 +296,8 @@ impl Bench<'_> {
         format!("{} ({})", display_size(bytes as u64), self.caches.holds(bytes))
     }
 
-    /// Runs both sides in turn, each often enough that the clock does not matter. Returns the cells of a row: nanoseconds for an
-    /// element on either side, and their ratio.
+    /// Runs both sides in turn, each often enough that the cost of the clock does not matter. Returns the cells of a row:
+    /// nanoseconds for an element on either side, and their ratio.
     fn row<E>(
         &self,
         name: String,
@@ -346,7 +346,9 @@ impl Bench<'_> {
             });
             let positions = structures.iter().map(|particle| particle.position);
             if !positions.eq(arrays.position().iter().copied()) {
-                return Err(format!("{name}: the two layouts moved particles to different places").into());
+                return Err(
+                    format!("{name}: the two layouts moved the particles to different positions").into(),
+                );
             }
             row.push(format!("{:.2}x", moved.ratio()));
             table.row(row);
@@ -368,7 +370,7 @@ impl Bench<'_> {
                 found.map(|field| field.bytes).sum::<usize>() * count
             };
             notes.push(format!(
-                "{name}: {count} structures are {}; the arrays to move {}, to sum {}",
+                "{name}: {count} structures take {}; the arrays for moving take {}, the array of masses {}",
                 self.held(bytes),
                 self.held(fields(&["position", "velocity"])),
                 self.held(fields(&["mass"])),
@@ -377,22 +379,22 @@ impl Bench<'_> {
         print!("{table}");
         for (which, lines) in [("to move", moved), ("to sum", summed)] {
             say(&format!(
-                "{which} one particle: {:.3} cache lines read and written back as a structure, {:.3} as arrays: {:.2}x",
+                "Cache lines read or written back {which} one particle: {:.3} as a structure, {:.3} as arrays, ratio {:.2}x.",
                 lines.structures,
                 lines.arrays,
                 lines.ratio()
             ));
         }
         say(
-            "what is in L1 already costs no lines: there the ratio is that of instructions, as neighbours fill a vector register \
-             and parts of a structure do not",
+            "For data that is already in L1, no cache lines are loaded, and the ratio is that of the instructions: adjacent \
+             elements of an array fill a vector register, and fields of a structure do not.",
         );
         notes.iter().for_each(|note| println!("{}", indented(note)));
         println!();
         Ok(())
     }
 
-    /// Measures the document's own particles with its own loops.
+    /// Measures the particles of GUDA's document with its loops.
     fn guda(&self) -> Result<(), Box<dyn Error>> {
         let layout = Body::LAYOUT;
         let mut head = STRUCTURES;
@@ -402,7 +404,7 @@ impl Bench<'_> {
         let lines = Lines::of(&layout, &read, &read[..3], self.caches.line);
         let mut sizes = self.sizes();
         if !self.settings.quick {
-            sizes.push(("its million", 1_000_000 * layout.bytes));
+            sizes.push(("GUDA's million", 1_000_000 * layout.bytes));
         }
         let mut notes = Vec::new();
         for (name, bytes) in sizes {
@@ -418,17 +420,18 @@ impl Bench<'_> {
             })?;
             if arrays.to_vec() != *structures {
                 return Err(
-                    format!("{name}: the two layouts moved GUDA's particles to different places").into(),
+                    format!("{name}: the two layouts moved GUDA's particles to different positions").into(),
                 );
             }
             row.push(format!("{:.2}x", lines.ratio()));
             table.row(row);
-            notes.push(format!("{name}: {count} structures are {}", self.held(bytes)));
+            notes.push(format!("{name}: {count} structures take {}", self.held(bytes)));
         }
         print!("{table}");
         say(&format!(
-            "of a structure's 32 bytes 24 are read and 12 written, and all of them pass: {:.3} lines against {:.3}. The \
-             document's program prints its figure, and the document has none; arrays are walked three times, by `axpy`",
+            "An update reads 24 and writes 12 of the 32 bytes of a structure, but whole cache lines are transferred: {:.3} for \
+             a structure, {:.3} for arrays. Three calls of `axpy` update the arrays. GUDA's document states no figure; its \
+             program prints one.",
             lines.structures, lines.arrays
         ));
         notes.iter().for_each(|note| println!("{}", indented(note)));
@@ -473,8 +476,8 @@ impl Bench<'_> {
                     (false, false) => format!("{cells_of_line}x"),
                 });
             notes.push(format!(
-                "{name}: {side} x {side} cells, {}; a column touches {side} lines ({}) on {} pages; lines by columns over \
-                 lines by rows: into L1 {}, L2 {}, L3 {}",
+                "{name}: {side} x {side} cells, {}; a column touches {side} cache lines ({}) on {} pages; lines loaded by \
+                 columns over lines loaded by rows: L1 {}, L2 {}, L3 {}",
                 display_size(all as u64),
                 display_size(column as u64),
                 all.div_ceil(4096).min(side),
@@ -485,14 +488,14 @@ impl Bench<'_> {
         }
         print!("{table}");
         say(&format!(
-            "down a column each cell is on another line, {} bytes for {cell}; those that stay in a cache serve the {} columns \
-             after it",
+            "Each cell of a column is on another cache line, so {} bytes are loaded for {cell}. Lines that stay in a cache are \
+             used again for the next {} columns.",
             self.caches.line,
             cells_of_line - 1
         ));
         notes.iter().for_each(|note| println!("{}", indented(note)));
         say(
-            "where no lines come the ratio is that of instructions again; what pages cost beyond lines is not counted here",
+            "If no lines are loaded, the ratio is that of the instructions again. The additional cost of pages is not counted.",
         );
         Ok(())
     }
@@ -529,7 +532,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     let caches = Caches::read();
     let [first, second, last] = caches.levels.map(|bytes| display_size(bytes as u64));
     println!(
-        "L1 {first}, L2 {second}, L3 {last}, lines of {} bytes; {} rounds in turn, medians and quartiles\n",
+        "L1 {first}, L2 {second}, L3 {last}, cache lines of {} bytes\nMedians and quartiles of {} interleaved rounds\n",
         caches.line, settings.rounds
     );
     // The measurement covers only this thread's time.
@@ -554,7 +557,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_counted_over_elements_that_begin_anywhere_in_one() {
+    fn cache_lines_are_counted_for_elements_at_every_offset_in_a_line() {
         // Four bytes once in each line, twice in each line, and contiguous.
         assert_eq!(lines_of(&[(60, 4)], 64, 64), 1.0);
         assert_eq!(lines_of(&[(0, 4)], 32, 64), 0.5);
@@ -568,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_field_is_a_line_more() {
+    fn a_written_field_counts_as_an_additional_line() {
         let lines = Lines::of(&Particle::LAYOUT, &["position", "velocity"], &["position"], 64);
         assert_eq!((lines.structures, lines.arrays), (2.0, 36.0 / 64.0));
         let sum = Lines::of(&Particle::LAYOUT, &["mass"], &[], 64);
@@ -576,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_come_to_the_same() -> Result<(), Box<dyn Error>> {
+    fn both_layouts_give_the_same_results() -> Result<(), Box<dyn Error>> {
         let settings = Settings {
             rounds: 1,
             quick: true,
@@ -585,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_particles_move_alike() -> Result<(), Box<dyn Error>> {
+    fn gudas_particles_move_equally_in_both_layouts() -> Result<(), Box<dyn Error>> {
         let pool = Pool::host()?;
         let mut structures: Vec<Body> = (0..100).map(Body::numbered).collect();
         let mut arrays = Bodies::try_from_slice_in(&structures, &pool)?;
@@ -602,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_adds_up_either_way() -> Result<(), Box<dyn Error>> {
+    fn sums_by_rows_and_by_columns_are_equal() -> Result<(), Box<dyn Error>> {
         let cells = Pool::host()?.alloc_from_fn(48 * 48, |at| (at % 9) as f32)?;
         let expected: f32 = cells.iter().sum();
         let matrix = Matrix { cells, side: 48 };

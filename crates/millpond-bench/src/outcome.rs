@@ -12,12 +12,12 @@ pub struct Outcome {
     pub meter: Meter,
     /// The calls to the device and the stalls up to the end of the first tenth of the program.
     pub early: (Meter, u64),
-    /// Whether every allocation was served.
+    /// Whether every allocation succeeded.
     pub finished: bool,
 }
 
 impl Outcome {
-    /// Returns peak reserved over peak requested.
+    /// Returns the peak of reserved bytes divided by the peak of requested bytes.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.stats.reserved.peak as f64 / self.stats.requested.peak as f64

@@ -6,15 +6,15 @@ use millpond_engine::{Block, Engine, Request, Simulated, Stream};
 use offset_allocator::{Allocation, Allocator};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An allocator of ranges under slot numbers. Every contender keeps its blocks in a table of slots.
+/// An allocator of ranges that are identified by slot numbers. Each implementation keeps its blocks in a table of slots.
 pub trait Ranges {
     /// Allocates into a slot. Returns whether there was room.
     fn allocate(&mut self, slot: u32, stream: u32, bytes: u64) -> bool;
     /// Frees the block in a slot.
     fn free(&mut self, slot: u32);
 
-    /// Makes calls until their end, or until an allocation fails. Returns the nanoseconds of the thread's processor time, and
-    /// whether every allocation was served.
+    /// Makes the calls in order, up to the first allocation that fails. Returns the nanoseconds of the thread's processor time,
+    /// and whether every allocation succeeded.
     fn run(&mut self, ops: &[Op]) -> (f64, bool) {
         let timer = Timer::start(Clock::Thread);
         let finished = ops.iter().all(|op| match *op {
@@ -69,8 +69,8 @@ pub struct OffsetAllocator {
 impl OffsetAllocator {
     const UNIT: u64 = 256;
 
-    /// Returns the number of records to create in advance for this many live blocks. Together with the free ranges between
-    /// them, there are at most twice as many.
+    /// Returns the number of records to create in advance for this many live blocks. Each block has a record, and so has each
+    /// free range between two blocks.
     #[must_use]
     pub fn blocks(slots: usize) -> usize {
         2 * slots + 1024

@@ -7,7 +7,7 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// One call of the program. Slots are reused, so that there are only as many as blocks that live at once.
+/// One call of the program. Slots are reused, so there are only as many slots as live blocks at the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Allocates into a slot.
@@ -43,7 +43,7 @@ pub struct Program {
     pub peak: u64,
     /// Blocks that no call frees.
     pub left: u64,
-    /// Frees of blocks that the program does not have. They are not among the calls.
+    /// Frees of unknown blocks. They are not part of `ops`.
     pub unknown_frees: u64,
 }
 
@@ -117,7 +117,7 @@ impl Program {
             } else if frees.contains(&call.kind) {
                 match held {
                     None | Some(&mut NEVER) => program.unknown_frees += 1,
-                    // The second half of a free in two halves.
+                    // The block was freed when the free was requested, and this is its completion.
                     Some(&mut FREED) => {}
                     Some(held) => {
                         let slot = std::mem::replace(held, FREED);

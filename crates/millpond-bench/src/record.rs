@@ -1,7 +1,7 @@
 //! Measures the cost of recording for the recorded program: time of its threads, bytes of the file, and events that did not
 //! fit.
 //!
-//! The first part measures a pair of an allocation and its free that a thread's cache serves: without a recording, with one,
+//! The first part measures pairs of an allocation and its free that use only the thread's cache: without a recording, with one,
 //! and with a recorded stack of some depth for each allocation. All three run in turn within each round, in the thread's own
 //! processor time. The second part repeats the calls of a recorded program, at a fixed rate and at full speed. It divides the
 //! sizes, because only their sequence matters to the file.
@@ -72,8 +72,8 @@ fn measure(
         Some(stacks) => Some(builder.stacks(stacks).start(&file.0)?),
         None => None,
     };
-    // One-time costs are not part of a pair. So as many pairs run before, and then some at intervals, so that the writing
-    // thread is active.
+    // The same number of pairs runs before the timer starts, so that one-time costs do not count. Some more pairs run at
+    // intervals, so that the writing thread is active.
     at_depth(DEPTH, pool, PAIRS);
     for _ in 0..NOW_AND_THEN {
         std::thread::sleep(Duration::from_micros(50));
@@ -101,9 +101,10 @@ fn pairs(pool: &Pool, rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn 
     })?;
     writeln!(
         out,
-        "Pairs of 64 B, medians of {rounds} rounds in turn; an event is an allocation or a free, stacks are of {DEPTH} calls and more\n"
+        "Pairs of 64 B, medians of {rounds} interleaved rounds. An event is an allocation or a free.\n\
+         A stack has at least {DEPTH} frames.\n"
     )?;
-    let mut table = Table::new(&["", "ns an event", "least", "most", "more than without", "lost"]);
+    let mut table = Table::new(&["", "ns/event", "min", "max", "over no recording", "lost"]);
     let without = times[0].median();
     for (at, spread) in times.iter().map(Samples::spread).enumerate() {
         let more = match at {
@@ -206,19 +207,11 @@ impl Pace {
 fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     writeln!(
         out,
-        "{}, its calls made again and again on one thread, and written by another\n",
+        "{}: one thread repeats its calls, and another thread writes the recording\n",
         program.name
     )?;
-    let ways = [("at 5 M a second", Some(RATE)), ("as fast as they go", None)];
-    let heads = [
-        "",
-        "events",
-        "told a second",
-        "written a second",
-        "lost",
-        "file",
-        "bytes an event",
-    ];
+    let ways = [("at 5 M events/s", Some(RATE)), ("at full speed", None)];
+    let heads = ["", "events", "made/s", "written/s", "lost", "file", "bytes/event"];
     let mut table = Table::new(&heads);
     for (name, rate) in ways {
         let enacted = enact(pool, program, events, rate)?;

@@ -5,9 +5,9 @@
 //!
 //! All sides use the same memory of one pool and run in turn within each round. The output contains for each element the median
 //! with the minimum and the maximum, the GB/s of data that must be moved, and their share of the best plain loop that only
-//! copies or adds a multiple of one array to another at that size. A line that is written without being read counts twice,
-//! because the processor reads it first. Ratios are medians over the rounds. Above 1 the tensor is faster. Fails if the sides
-//! disagree.
+//! copies or adds a multiple of one array to another at that size. A cache line that is written without being read counts twice,
+//! because the processor reads it first. Ratios are medians over the rounds. If a ratio is above 1, the tensor is faster. Fails
+//! if the sides disagree.
 
 mod cases;
 mod products;
@@ -23,15 +23,15 @@ use millpond::{Pool, pools, set_threads};
 use std::error::Error;
 use std::hint::black_box;
 
-/// Measures tensor operations beside `ndarray` and plain loops.
+/// Measures tensor operations and compares them with `ndarray` and plain loops.
 #[derive(Debug, Parser)]
 #[command(name = "tensors")]
 struct Settings {
-    /// Rounds, of which medians are printed
+    /// Measure this many rounds and print medians
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = crate::at_least_one)]
     rounds: usize,
 
-    /// Leave out what is larger than every cache
+    /// Leave out data that is larger than every cache
     #[arg(long)]
     quick: bool,
 
@@ -39,8 +39,8 @@ struct Settings {
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 
-    /// Call one operation on 1,000 elements this often and print nothing, to count its instructions. NAME may end with "by ndarray"
-    /// or "by plain"
+    /// Call the operation NAME on 1,000 elements COUNT times and print nothing, to count its instructions. NAME may end with
+    /// "by ndarray" or "by plain"
     #[arg(long, num_args = 2, value_names = ["NAME", "COUNT"])]
     calls: Option<Vec<String>>,
 }
@@ -55,7 +55,7 @@ impl Settings {
 const SMALL: usize = 1_000;
 const SIZES: [(&str, usize); 3] = [("1 k", SMALL), ("1 M", 1_000_000), ("64 M", 64 << 20)];
 
-/// Calls `work` and returns its result with the number of allocations that the pool served for it.
+/// Calls `work` and returns its result and the number of allocations from the pool that it made.
 fn counted<T>(pool: &Pool, work: impl FnOnce() -> T) -> (T, u64) {
     let before = pool.stats().allocations;
     let result = work();
@@ -67,7 +67,7 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
     set_threads(1);
     let mut table = Table::new(&[
         "",
-        "ns each (least to most)",
+        "ns/element (min to max)",
         "GB/s",
         "of best",
         "ndarray",
@@ -87,7 +87,7 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
             if !gauge && !settings.includes(case.name) {
                 continue;
             }
-            // Factors and sums grow over the rounds, and must stay exact.
+            // Values grow over the rounds, and sums must stay exact, so each case starts with the same small values.
             arrays.a.copy_from(&arrays.b)?;
             let (mut results, mut allocations) = ([0.0; 3], 0);
             let times = in_turn::<3, Box<dyn Error>>(rounds, |turn| {
@@ -104,7 +104,11 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
             // Sums in `f32` differ by rounding.
             let differs = |other: f64| (results[0] - other).abs() > 0.02 * results[0].abs();
             if len <= 1_000_000 && results.into_iter().any(differs) {
-                return Err(format!("{}: the results of the sides differ: {results:?}", case.name).into());
+                return Err(format!(
+                    "{}: tensor, ndarray and plain loop give different results: {results:?}",
+                    case.name
+                )
+                .into());
             }
             if gauge {
                 bandwidth = bandwidth.max(case.bytes as f64 / times[2].median());
@@ -124,8 +128,9 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
     }
     print!("{table}");
     println!(
-        "of best: of the better of the plain loops that copy and add, at that size; ndarray, plain loop: how\n\
-         many times as long they take; allocs: what the pool was asked for by a call\n"
+        "of best: the rate over that of the faster plain loop, copy or triad, at that size\n\
+         ndarray, plain loop: their time over that of the tensor\n\
+         allocs: allocations from the pool per call of the tensor's operation\n"
     );
     Ok(())
 }
@@ -160,7 +165,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
         return calls(name, count.parse()?);
     }
     println!(
-        "f32; {} rounds in turn (7 at most of what no cache holds), time of this thread\n",
+        "f32; processor time of this thread; {} interleaved rounds, at most 7 for more than 1 M elements\n",
         settings.rounds
     );
     operations(&settings)?;
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn views_allocate_nothing() -> Result<(), Box<dyn Error>> {
+    fn dropped_views_hold_no_memory() -> Result<(), Box<dyn Error>> {
         let pool = pools().host()?;
         let whole = Tensor::zeros_in(&pool, [SMALL], millpond::DType::F32)?;
         for (name, _, chain) in views::CHAINS {

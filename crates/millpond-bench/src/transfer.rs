@@ -38,7 +38,7 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
         let mut ordinary = vec![1u8; bytes];
         let mut pair = Some((pinned.alloc_zeroed::<u8>(bytes)?, there));
         let times = in_turn::<7, Box<dyn Error>>(rounds, |way| {
-            let (host, mut there) = pair.take().ok_or("a copy failed before")?;
+            let (host, mut there) = pair.take().ok_or("an earlier copy failed")?;
             let timer = CudaTimer::start(&stream)?;
             pair = Some(match way {
                 0 => stream.upload(host, there).and_then(Transfer::wait)?,
@@ -62,16 +62,16 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
     let limit = if emulated { emulated_link() } else { link(&device)? };
     writeln!(
         out,
-        "{device}, copies to it (up) and from it (down), the median of {rounds}\n\n{table}"
+        "{device}, copies to the device (up) and from it (down), medians of {rounds} rounds\n\n{table}"
     )?;
     match limit {
-        Some(limit) => writeln!(out, "The link: {limit:.1} GB/s each way at most.")?,
-        None => writeln!(out, "The link: the system does not say what it can do.")?,
+        Some(limit) => writeln!(out, "The link: {limit:.1} GB/s at most in each direction.")?,
+        None => writeln!(out, "The link: the system does not report its speed.")?,
     }
     if emulated {
         writeln!(
             out,
-            "All times are modelled, by the emulated driver's clock, on which copies of the host's own take no time."
+            "All times are modelled by the clock of the emulated driver. Copies within the host take no time\non this clock."
         )?;
     }
     let most = sizes.iter().copied().max().unwrap_or_default();
@@ -79,14 +79,14 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
     let (codecs, copies) = compressed::tables(&pool, &stream, packed, rounds)?;
     writeln!(
         out,
-        "\nCompressed copies: packed by one thread in pieces of 2 MiB, in processor time\n\n{codecs}\n\
-         The same from end to end: the link or the threads of the host, whichever is slower\n\n{copies}"
+        "\nCompressed copies: one thread packs pieces of 2 MiB, in processor time\n\n{codecs}\n\
+         The same copies from end to end, limited by the link or by the host's threads\n\n{copies}"
     )?;
     if !emulated {
         let copies = compressed::on_this_link(&staging, &pool, &stream, packed, rounds)?;
         writeln!(
             out,
-            "\nThe same measured on this link, from ordinary memory\n\n{copies}"
+            "\nThe same copies, measured on this link from ordinary memory\n\n{copies}"
         )?;
     }
     Ok(())
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_read_as_the_system_writes_it() {
+    fn the_link_speed_is_computed_from_the_lines_of_the_system() {
         let near = |speed, width, rate: f64| {
             bandwidth(speed, width).is_some_and(|found| (found - rate).abs() < 0.01)
         };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_gigabytes_a_second() {
+    fn rates_are_in_gigabytes_per_second() {
         assert_eq!(rate(1_000_000, 20e6), "0.05");
         assert_eq!(rate(1, 0.0), "-");
         assert_eq!(

@@ -39,7 +39,7 @@ fn every_allocator_has_a_row_from_a_process_of_its_own() {
 }
 
 #[test]
-fn one_workload_runs_once_here() {
+fn once_runs_one_workload_in_this_process() {
     let output = host("--once W1:64 --peer glibc");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
@@ -50,7 +50,7 @@ fn one_workload_runs_once_here() {
 }
 
 #[test]
-fn nonsense_is_an_error_that_says_what_there_is() {
+fn invalid_arguments_are_errors_with_a_hint() {
     for (arguments, said) in [
         ("w7", "there is no workload 'w7'"),
         ("w1:64:a3", "there is no workload"),

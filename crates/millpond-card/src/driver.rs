@@ -272,7 +272,7 @@ impl Driver {
     pub(crate) fn check(&self, function: &str, code: Code) -> Result<(), Failed> {
         match code {
             SUCCESS => Ok(()),
-            code => Err(Failed(format!("{function} answered {}", self.name(code)))),
+            code => Err(Failed(format!("{function} returned {}", self.name(code)))),
         }
     }
 

@@ -67,7 +67,7 @@ fn options(arguments: &[String]) -> Result<(Options, Vec<&str>), String> {
             "--quick" => options.quick = true,
             "--rehearse" => options.rehearse = true,
             "--driver" => {
-                let path = all.next().ok_or("--driver takes the path of a driver")?;
+                let path = all.next().ok_or("--driver needs the path of a driver")?;
                 options.driver = path.to_owned();
             }
             other => others.push(other),

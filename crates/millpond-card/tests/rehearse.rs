@@ -75,14 +75,14 @@ fn every_probe_runs_to_completion() {
     }
     for what in [
         "one unmap spans several handles",
-        "the comparison finds what differs",
+        "the comparison finds every difference",
         "contents move with their handle",
         "two mappings of a handle are one memory in stream order",
         "two mappings of a handle are one memory across ordered streams",
-        "the first end ends a capture, whatever it answers",
-        "addresses that are not there are refused, so that less can be asked for",
+        "the first end ends a capture, whatever it returns",
+        "a request for more addresses than exist is refused, so that a smaller one can follow",
         "the driver loads the PTX and finds every kernel",
-        "an illegal address answers 700 at the next wait",
+        "an illegal address returns 700 at the next wait",
     ] {
         assert!(holds(&result, what), "{what}");
     }
@@ -101,7 +101,7 @@ fn every_probe_runs_to_completion() {
 /// The tables whose answers are compared, and the column of the answers. Without a column, all cells are compared.
 const ANSWERS: [(&str, Option<&str>); 7] = [
     ("Mapping", Some("answer")),
-    ("Calls during somebody else's capture", None),
+    ("Calls during the capture of another stream", None),
     ("Ends of a capture", None),
     ("Registered memory", None),
     ("Calls while a kernel runs", Some("answer")),

@@ -255,7 +255,7 @@ fn all_commands_name_and_count_blocks_older_than_the_recording() {
         "{report}"
     );
     assert!(
-        info.contains("1 block of 2.85 GiB already lived") && !info.contains("3064418304"),
+        info.contains("1 block of 2.85 GiB already live") && !info.contains("3064418304"),
         "{info}"
     );
     assert!(info.contains("1 allocation,") && info.contains("a replay allocates these blocks first"));

@@ -444,7 +444,7 @@ fn impossible_options_are_refused_in_one_line() {
     for (args, said) in [
         (
             &["--source", "cuda:1"][..],
-            "there is no CUDA device 1: the driver has 1",
+            "there is no CUDA device 1: devices are numbered from 0, and the driver has 1",
         ),
         (&["--source", "cuda:x"], "cuda:0"),
         (
@@ -484,7 +484,7 @@ fn impossible_options_are_refused_in_one_line() {
     let (code, stdout, stderr) = run(&["replay", &file, "--source", "cuda:0"]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(
-        stderr.lines().count() == 1 && stderr.contains("no CUDA driver here"),
+        stderr.lines().count() == 1 && stderr.contains("no CUDA driver was found"),
         "{stderr}"
     );
 }
@@ -501,7 +501,7 @@ fn replay_reads_the_costs_that_bench_driver_prints() {
         assert_eq!((code, stderr.as_str()), (0, ""), "{options}");
         assert!(stdout.lines().all(|line| console_width(line) <= 100), "{stdout}");
         assert!(
-            stdout.contains("EMULATED") && stdout.contains("tell\n# nothing of a card"),
+            stdout.contains("EMULATED") && stdout.contains("those of the emulator on this machine"),
             "{stdout}"
         );
         assert_eq!(
@@ -574,9 +574,9 @@ fn bench_alloc_allocates_the_buffers_of_a_loop_once() {
             "{options}: {stdout}"
         );
         for said in [
-            "these times are the emulator's on this machine, and tell nothing",
-            "99 of 100 turns called no driver",
-            "only the counts hold for a card",
+            "these times are those of the emulator on this machine, not of a card",
+            "99 of 100 turns did not call the driver",
+            "only the counts are valid for a card",
             "50-200ns",
             "1-10ms",
             "0.5-5ms",
@@ -606,7 +606,7 @@ fn bench_kernels_compares_both_layouts() {
         assert_eq!((code, stderr.as_str()), (0, ""), "{options}");
         assert!(stdout.lines().all(|line| console_width(line) <= 100), "{stdout}");
         assert!(
-            stdout.contains("these times are the emulator's on this machine, and tell nothing"),
+            stdout.contains("these times are those of the emulator on this machine, not of a card"),
             "{stdout}"
         );
         for (bytes, by_sectors) in [("24", "1.33"), ("32", "1.78"), ("72", "2.44")] {

@@ -83,7 +83,7 @@ fn the_json_has_the_figures_of_the_replay() {
     assert_eq!(facts["failed"], Value::Array(Vec::new()));
     let unknown = facts["cautions"].to_string();
     assert!(
-        unknown.contains("1 free of blocks never seen allocated"),
+        unknown.contains("1 free of blocks without a recorded allocation"),
         "{unknown}"
     );
     let allocators = facts["results"].as_array().map(Vec::len);
@@ -213,10 +213,7 @@ fn pools_get_their_own_settings_from_the_option_or_the_environment() {
     };
     // 60 MiB live at once.
     let refused = |(code, stderr): (Option<i32>, String)| {
-        assert!(
-            code == Some(1) && stderr.contains("bytes were refused"),
-            "{stderr}"
-        );
+        assert!(code == Some(1) && stderr.contains("cannot allocate"), "{stderr}");
         assert!(!stderr.contains("glibc"), "only pools are told: {stderr}");
     };
     refused(replay(&[], "limit:1MiB,decay:3"));
@@ -252,7 +249,7 @@ fn bench_ignores_pool_settings_of_the_environment() {
     for conf in ["garbage", "limit:1"] {
         let (code, stdout, stderr) = bench(conf);
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
-        let told = "MILLPOND_CONF is set; what is measured runs without it.";
+        let told = "MILLPOND_CONF is set, but the measured processes run without it.";
         assert!(stdout.contains(told) && stdout.contains("millpond"), "{stdout}");
     }
     let (_, stdout, _) = run(&["bench", "host", "guda-hot", "--rounds", "1"]);
@@ -308,7 +305,7 @@ fn an_allocator_that_fails_is_named_and_the_others_are_shown() {
     ]);
     assert_eq!(code, 1, "{stdout}{stderr}");
     for allocator in ["glibc", "millpond (millpond)"] {
-        let line = format!("millpond: {allocator}: block 2: 4611686018427387904 bytes were refused\n");
+        let line = format!("millpond: {allocator}: block 2: cannot allocate 4611686018427387904 bytes\n");
         assert!(stderr.contains(&line), "{stderr}");
     }
 }
@@ -437,7 +434,7 @@ fn bench_seeds_has_a_row_for_every_claim() {
     for said in [
         "TensorCore, Allocation Speed",
         "~8.5ms for 10,000 allocations",
-        "so its pool is 3.3 times malloc's time",
+        "so its pool takes 3.3 times as long as malloc",
         "TensorCore, Performance Monitoring",
         "tendo, Reuse Tensors",
         "tendo, Pool-Backed Storage",
@@ -449,7 +446,7 @@ fn bench_seeds_has_a_row_for_every_claim() {
         "GUDA, Common Memory Mistakes",
         "GUDA, Zero-Copy Operations",
         "125 ms (19.6x faster)",
-        "so its pool is 19.6 times faster than without",
+        "so its pool is 19.6 times faster than no pool",
         "bandwidth",
         "50-200 ns",
         "1-10 ms",

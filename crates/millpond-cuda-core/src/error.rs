@@ -18,7 +18,7 @@ pub enum CudaCoreError {
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// cuda-core refused the request, or the driver refused one of its calls.
-    #[error("cuda-core refused: {0}")]
+    #[error("cuda-core failed: {0}")]
     Driver(#[from] DriverError),
     /// Another view of the elements exists, so cuda-core could still use them.
     #[error("another view of the buffer's memory exists: drop all clones of its storage and try again")]

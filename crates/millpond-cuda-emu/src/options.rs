@@ -110,16 +110,16 @@ const KEYS: &str = "\
   call-cost:NS         modelled nanoseconds of each call (1000)
   pace:on|off          work takes its modelled time in real time too (off)
   fail:CALL            a call fails: NAME, NAME@N or @N for the N-th, =CODE after it (repeatable)
-  lost:N               the device is lost from the N-th call on; =CODE after it sets the code it answers (700, illegal address)
+  lost:N               the device is lost from the N-th call on; =CODE after it sets the returned code (700, illegal address)
   without:vmm|pools    a driver that lacks these (repeatable)
   unmap:spans|single   whether one call may unmap several mappings (spans)
-  version:N            what cuDriverGetVersion says (12080)";
+  version:N            the version that cuDriverGetVersion returns (12080)";
 
 impl fmt::Display for BadOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{VARIABLE}: '{}': {}; it is a list of key:value, separated by commas:\n{KEYS}",
+            "{VARIABLE}: '{}': {}; write a list of key:value, separated by commas:\n{KEYS}",
             self.part, self.why
         )
     }
@@ -154,7 +154,7 @@ impl Options {
     fn set(&mut self, part: &str) -> Result<(), &'static str> {
         let (key, value) = part
             .split_once(':')
-            .ok_or("a key and its value are written key:value")?;
+            .ok_or("write a key and its value as key:value")?;
         match key {
             "devices" => self.devices = number(value, 1, 64)?,
             "memory" => self.memory = bytes(value)?,
@@ -163,7 +163,7 @@ impl Options {
                     "in-place" => Streams::InPlace,
                     "threads" => Streams::Threads,
                     "seeded" => Streams::Seeded,
-                    _ => return Err("streams are in-place, threads or seeded"),
+                    _ => return Err("write in-place, threads or seeded"),
                 }
             }
             "seed" => self.seed = number(value, 0, u64::MAX)?,
@@ -171,9 +171,9 @@ impl Options {
             "link" => {
                 let speed: f64 = value
                     .parse()
-                    .map_err(|_| "a number of gigabytes a second is needed")?;
+                    .map_err(|_| "write a number of gigabytes per second")?;
                 if !(speed.is_finite() && speed > 0.0) {
-                    return Err("the speed of the link is above 0");
+                    return Err("the speed of the link must be above 0");
                 }
                 self.link = speed * 1e9;
             }
@@ -189,17 +189,17 @@ impl Options {
             "without" => match value {
                 "vmm" => self.vmm = false,
                 "pools" => self.pools = false,
-                _ => return Err("a driver can be without vmm or pools"),
+                _ => return Err("write vmm or pools"),
             },
             "unmap" => {
                 self.unmap_single = match value {
                     "spans" => false,
                     "single" => true,
-                    _ => return Err("unmap takes spans or single"),
+                    _ => return Err("write spans or single"),
                 }
             }
             "version" => self.version = number(value, 11_000, 13_990)?,
-            _ => return Err("there is no such key"),
+            _ => return Err("the key is unknown"),
         }
         Ok(())
     }
@@ -217,10 +217,10 @@ impl Fault {
             None => (call, None),
         };
         if !name.is_empty() && !name.starts_with("cu") {
-            return Err("functions have names like cuMemCreate");
+            return Err("write the name of a function, such as cuMemCreate");
         }
         if name.is_empty() && nth.is_none() {
-            return Err("a function's name, or @ and a number, is needed");
+            return Err("write the name of a function, or @ and a number");
         }
         // The default code for functions that allocate is out of memory, because this failure is the most
         // useful one to test.
@@ -243,14 +243,14 @@ fn split_code(text: &str) -> Result<(&str, Option<Code>), &'static str> {
         return Ok((text, None));
     };
     let code = Code::parse(code).filter(|code| code.0 != 0);
-    Ok((text, Some(code.ok_or("there is no such code, or it is success")?)))
+    Ok((text, Some(code.ok_or("the code is unknown, or it is success")?)))
 }
 
 fn number<T: std::str::FromStr + PartialOrd>(text: &str, least: T, most: T) -> Result<T, &'static str> {
     match text.parse() {
         Ok(value) if value >= least && value <= most => Ok(value),
         Ok(_) => Err("the number is out of range"),
-        Err(_) => Err("a whole number is needed"),
+        Err(_) => Err("write a whole number"),
     }
 }
 
@@ -258,7 +258,7 @@ fn switch(text: &str) -> Result<bool, &'static str> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("it is on or off"),
+        _ => Err("write on or off"),
     }
 }
 
@@ -270,13 +270,13 @@ fn bytes(text: &str) -> Result<u64, &'static str> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err("units are K, M, G and T"),
+        _ => return Err("the units are K, M, G and T"),
     };
     let count: u64 = number(digits, 1, u64::MAX)?;
     let all = count
         .checked_mul(1 << shift)
         .filter(|all| *all >= 2 << 20 && *all <= 1 << 42);
-    all.ok_or("a device has 2 MiB to 4 TiB")
+    all.ok_or("a device must have 2 MiB to 4 TiB")
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl Strict {
                     format!(" at {there:#x}, where the same page is mapped")
                 };
                 self.find(format!(
-                    "unordered use of {at:#x}: {origin} {} it, {} {} it{also}, and nothing orders them",
+                    "unordered use of {at:#x}: {origin} {} it, {} {} it{also}, but nothing orders the two",
                     verb(access.write),
                     other.origin,
                     verb(other.access.write),
@@ -209,7 +209,7 @@ impl Strict {
     pub(crate) fn stale(&mut self, what: &str, handle: u64, ended: &str, origin: Origin) {
         if self.on {
             self.find(format!(
-                "stale handle: {origin} uses the {what} {handle:#x}, which {ended} ended"
+                "stale handle: {origin} uses the {what} {handle:#x}, which is not valid after {ended}"
             ));
         }
     }
@@ -246,7 +246,7 @@ impl Strict {
         let inside = |grave: &&Freed| access.at >= grave.at && access.at < grave.at + grave.len;
         if let Some(grave) = self.freed.iter().rev().find(inside).copied() {
             self.find(format!(
-                "use after free: {origin} touches {:#x}, which {} gave and {} freed",
+                "use after free: {origin} accesses {:#x}, which {} allocated and {} freed",
                 access.at, grave.taken, grave.freed
             ));
         }
@@ -270,7 +270,7 @@ impl Strict {
     pub(crate) fn illegal(&mut self, origin: Origin) {
         if self.on {
             self.find(format!(
-                "illegal address: {origin} touches memory that is not mapped, or not accessible, when it runs"
+                "illegal address: {origin} accesses memory that is not mapped, or not accessible, when it runs"
             ));
         }
     }

@@ -33,11 +33,11 @@ pub enum CompressedError {
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The device's memory for the compressed data could not be allocated.
-    #[error("no memory on the device for what is sent: {0}")]
+    #[error("cannot allocate device memory for the compressed data: {0}")]
     Memory(#[from] AllocError),
     /// The packed data on the device is damaged, or unpacks to another number of bytes than the target has.
     #[error(
-        "the device cannot unpack the data to {bytes} bytes: it is damaged, cut short or of another length"
+        "the device cannot unpack the data to {bytes} bytes: the data is damaged or truncated, or has another length"
     )]
     Damaged {
         /// The bytes of the target.

@@ -317,7 +317,7 @@ fn check(call: &'static str, status: Status) -> Result<(), CublasError> {
         14 => "CUBLAS_STATUS_INTERNAL_ERROR",
         15 => "CUBLAS_STATUS_NOT_SUPPORTED",
         16 => "CUBLAS_STATUS_LICENSE_ERROR",
-        _ => "a status without a name",
+        _ => "an unknown status",
     };
     Err(CublasError::Failed { call, status, name })
 }

@@ -9,39 +9,41 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum CublasError {
     /// cuBLAS is disabled.
-    #[error("cuBLAS is off: MILLPOND_CUBLAS says so")]
+    #[error("cuBLAS is disabled: MILLPOND_CUBLAS is set to off")]
     Off,
     /// The driver is emulated and runs no code of NVIDIA's.
     #[error(
-        "cuBLAS is not looked for beside an emulated driver: set MILLPOND_CUBLAS to a library that runs there"
+        "cuBLAS is not loaded with the emulated driver: set MILLPOND_CUBLAS to a library that works with this driver"
     )]
     Emulated,
     /// cuBLAS was not found.
     #[error(
-        "no cuBLAS here ({why}): `pip install nvidia-cublas-cu12` and set MILLPOND_CUBLAS to its libcublas.so.12, or install the CUDA toolkit"
+        "cannot load cuBLAS ({why}): run `pip install nvidia-cublas-cu12` and set MILLPOND_CUBLAS to its libcublas.so.12, or install the CUDA toolkit"
     )]
     Missing {
         /// The reason why no library was loaded.
         why: &'static str,
     },
     /// cuBLAS does not support products of this type.
-    #[error("cuBLAS multiplies no matrices of {dtype}")]
+    #[error("cuBLAS does not support matrices of {dtype}")]
     Type {
         /// The type.
         dtype: DType,
     },
     /// cuBLAS cannot describe the layout of the elements, or their number.
     #[error(
-        "cuBLAS takes matrices of fewer than 2^31 rows and columns, of which the rows or the columns are contiguous and none is repeated, in up to 64 times a regular batch: copy the view, or leave it to the kernel"
+        "cuBLAS supports only matrices with fewer than 2^31 rows and columns whose rows or columns are contiguous and not repeated, in at most 64 regular batches: copy the view, or use the tiled kernel"
     )]
     Layout,
     /// The stream is captured, and cuBLAS was not used on this queue before.
     #[error(
-        "cuBLAS cannot be made ready while work is captured: form a product on this queue before the capture"
+        "cuBLAS cannot be initialised during a capture: compute a product on this queue before the capture"
     )]
     Capturing,
     /// The pool has no memory for the workspace.
-    #[error("the pool has no {bytes} bytes for cuBLAS to work in")]
+    #[error(
+        "the pool cannot allocate the {bytes} bytes of cuBLAS's workspace: free memory, or raise the pool's limit"
+    )]
     Workspace {
         /// The bytes that were requested.
         bytes: usize,

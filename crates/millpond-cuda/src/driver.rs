@@ -394,7 +394,7 @@ impl Driver {
     }
 
     fn name_of(&self, code: Code) -> &'static str {
-        const UNKNOWN: &str = "a code without a name";
+        const UNKNOWN: &str = "an unknown error";
         // Each query of unfinished work returns this code, so its name is not looked up each time.
         if code == NOT_READY {
             return "CUDA_ERROR_NOT_READY";

@@ -29,7 +29,7 @@ const LIMITS_SINCE: u32 = 12_020;
 /// let installed = pool.install()?;
 /// // ... whatever the program does with cudarc ...
 /// println!("{}", pool.stats()?);
-/// drop(installed); // the pool before is the device's again
+/// drop(installed); // the previous pool is installed again
 /// # Ok(())
 /// # }
 /// ```
@@ -52,7 +52,7 @@ fn live() -> MutexGuard<'static, Vec<Weak<Inner>>> {
 
 /// Builds a memory pool of the driver.
 #[derive(Clone, Copy, Debug, Default)]
-#[must_use = "nothing is made until build"]
+#[must_use = "a builder creates nothing until `build` is called"]
 pub struct DriverPoolBuilder {
     limit: Option<u64>,
     keep: u64,
@@ -262,7 +262,7 @@ impl DriverPool {
 
 /// The installation of a [`DriverPool`] on its device, which ends when this is dropped.
 #[derive(Debug)]
-#[must_use = "dropped, the pool before is the device's again"]
+#[must_use = "dropping it installs the previous pool of the device again"]
 pub struct InstalledPool {
     pool: DriverPool,
     before: PoolHandle,

@@ -9,11 +9,11 @@ use thiserror::Error;
 pub enum CudaError {
     /// There is no driver on this machine. The stub library of a toolkit does not count as a driver.
     #[error(
-        "no CUDA driver here: the loader finds no libcuda.so.1, or only the stub that the CUDA toolkit provides for linking (error 34); install NVIDIA's driver, remove the toolkit's folder `stubs` from LD_LIBRARY_PATH, or run the program with `millpond cuda-emu -- PROGRAM`"
+        "no CUDA driver was found: the loader finds no libcuda.so.1, or only the stub that the CUDA toolkit provides for linking (error 34); install NVIDIA's driver, remove the toolkit's folder `stubs` from LD_LIBRARY_PATH, or run the program with `millpond cuda-emu -- PROGRAM`"
     )]
     NoDriver,
     /// The driver is older than the function.
-    #[error("the CUDA driver has no {function}: a newer driver has")]
+    #[error("the CUDA driver has no function {function}: update the driver")]
     Missing {
         /// The function.
         function: &'static str,
@@ -44,7 +44,7 @@ pub enum CudaError {
     InCallback,
     /// A function that a stream ran on the host has panicked.
     #[error(
-        "the function that the stream ran on the host has panicked: mend what its message on standard error says"
+        "the function that the stream ran on the host panicked: read its message on standard error, and fix the cause"
     )]
     HostPanicked,
     /// A poll of a transfer has already returned its outcome.
@@ -56,7 +56,7 @@ pub enum CudaError {
     )]
     BrokenPool,
     /// There is no such device.
-    #[error("there is no CUDA device {number}: the driver has {count}")]
+    #[error("there is no CUDA device {number}: devices are numbered from 0, and the driver has {count}")]
     NoDevice {
         /// The number that was requested, from 0.
         number: u32,
@@ -64,7 +64,7 @@ pub enum CudaError {
         count: u32,
     },
     /// The two sides of a copy have different lengths.
-    #[error("{expected} elements are on the device and {found} on the host: give as many")]
+    #[error("expected {expected} elements, got {found}: both sides of a copy must have the same length")]
     Length {
         /// Elements on the device.
         expected: usize,
@@ -72,7 +72,9 @@ pub enum CudaError {
         found: usize,
     },
     /// A stream or buffer belongs to another device.
-    #[error("this is on cuda:{expected}, and what was given on cuda:{found}")]
+    #[error(
+        "expected memory or a stream of cuda:{expected}, got one of cuda:{found}: use memory and streams of the same device"
+    )]
     OtherDevice {
         /// The device that was expected.
         expected: u32,
@@ -81,67 +83,67 @@ pub enum CudaError {
     },
     /// The stream is captured already, or takes part in a capture that began on another stream.
     #[error(
-        "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
+        "the stream is already being captured, or takes part in a capture that began on another stream: end the capture, or request memory on the stream on which it began, before other streams join it"
     )]
     Capturing,
     /// A workspace needs more memory while its stream is captured.
     #[error(
-        "a workspace takes no room while its stream is captured, as that would be the graph's: run the work once before, or give it `scratch_bytes`"
+        "a workspace cannot allocate memory while its stream is being captured, because the memory would belong to the graph: run the work once before the capture, or set `scratch_bytes`"
     )]
     RoomInCapture,
     /// A stream is being captured, so its work cannot be waited for.
     #[error(
-        "a stream of this is being captured: what it is given is written down and not done, and nobody can wait for it; end the capture, and ask again"
+        "a stream that the operation uses is being captured, so its work is recorded and not run, and cannot be waited for: end the capture, and try again"
     )]
     Captured,
     /// The copy function of a staging requested a copy through the same staging.
     #[error(
-        "a staging was asked by the function that copies for it, which it waits for: use another staging there"
+        "the copy function of a staging cannot copy through the same staging, which waits for the function: use another staging in the function"
     )]
     Reentered,
     /// Memory was requested from a graph's own pool while the graph's stream is not captured.
     #[error(
-        "this is a graph's own memory, which its launches write: it is had on its stream, while that is captured"
+        "a graph's own pool allocates only on the graph's stream during its capture, because each launch of the graph writes to its memory: use another pool"
     )]
     OfGraph,
     /// The stream is the per-thread default stream, which is a different stream on each thread.
     #[error(
-        "this is the per-thread default stream, which is another one on each thread: make one with `new_stream`"
+        "this is the per-thread default stream, which is a different stream on each thread: create a stream with `new_stream`"
     )]
     PerThread,
     /// The stream belongs to another library and was retired.
     #[error(
-        "the stream was retired, because its creator is about to destroy it: put the work on another stream"
+        "the stream was retired, because its creator is about to destroy it: submit the work to another stream"
     )]
     StreamEnded,
     /// The argument belongs to another context than the device's primary one.
-    #[error(
-        "this is of a context of its own, and not of the primary one of cuda:{device}: make it with that"
-    )]
+    #[error("the context is not the primary context of cuda:{device}: use the primary context")]
     OtherContext {
         /// The device.
         device: u32,
     },
     /// The limit is zero bytes.
-    #[error("a pool of no bytes serves nobody: give it a limit above 0, or none")]
+    #[error("a pool cannot have a limit of 0 bytes: set a limit above 0, or no limit")]
     NoBytes,
     /// cudarc could not create the events of a slice.
-    #[error("cudarc could not make the events that go with a slice: the driver refused them")]
+    #[error("cudarc cannot create the events of a slice: the driver refused the call")]
     Cudarc,
     /// An asynchronous copy was requested with memory of the host that the driver has not pinned.
     #[error(
-        "the host's end is not pinned by the driver: take it from a pool over `CudaPinned`, register it with `Registered`, or copy it through a `Staging`"
+        "the memory on the host is not pinned by the driver: allocate it from a pool over `CudaPinned`, register it with `Registered`, or copy it through a `Staging`"
     )]
     Pageable,
     /// The system cannot create another thread for this process.
-    #[error("the system gives no thread to copy on: copy on this one, or raise the limit (ulimit -u)")]
+    #[error(
+        "the system cannot create a thread for the copy: copy on the current thread, or raise the limit on threads (ulimit -u)"
+    )]
     NoThread,
     /// A function for managed memory was called with other memory.
-    #[error("the memory is not managed: take it from a pool over `CudaManaged`")]
+    #[error("the memory is not managed: allocate it from a pool over `CudaManaged`")]
     NotManaged,
     /// A device does not support managed memory, or does not allow the host to access it while the device works.
     #[error(
-        "cuda:{number} has no managed memory that the host may touch while the device works: leave it out with CUDA_VISIBLE_DEVICES, or use `CudaPinned`"
+        "cuda:{number} has no managed memory that the host can access while the device works: exclude the device with CUDA_VISIBLE_DEVICES, or use `CudaPinned`"
     )]
     NoManagedMemory {
         /// The device.
@@ -159,7 +161,7 @@ pub enum CudaError {
     },
     /// A device cannot share memory that is mapped by pages in this way.
     #[error(
-        "memory of cuda:{device} that is mapped by pages cannot be {sharing}: remove this from the sharing, or use memory of `CudaMemory::Plain`"
+        "memory of cuda:{device} that is mapped by pages cannot be {sharing}: remove this use from the `CudaSharing`, or choose `CudaMemory::Plain`"
     )]
     NotShared {
         /// The device.
@@ -220,17 +222,17 @@ impl From<CudaError> for SourceError {
             },
             CudaError::Missing { function } => Self::Unsupported { operation: function },
             CudaError::Forked => Self::Unsupported {
-                operation: "serve a process that was forked from one that uses CUDA: start a new one instead",
+                operation: "work in a process that was forked from one that uses CUDA: start a new process instead",
             },
             CudaError::OtherDevice { .. } => Self::Unsupported {
-                operation: "serve a stream of another device",
+                operation: "use a stream of another device",
             },
             CudaError::Captured => Self::Held { requested: 0 },
             CudaError::StreamEnded => Self::Unsupported {
-                operation: "serve a stream that was retired",
+                operation: "use a stream that was retired",
             },
             CudaError::Capturing => Self::Unsupported {
-                operation: "serve a stream in a capture that did not begin on it",
+                operation: "use a stream in a capture that began on another stream",
             },
             _ => Self::Unsupported {
                 operation: "reach its device",

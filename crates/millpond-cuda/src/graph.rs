@@ -14,7 +14,7 @@ use std::fmt;
 /// each launch of the graph finds the same addresses. Pools continue to serve other streams, and wait only for these.
 ///
 /// Dropping this value ends the capture and discards it.
-#[must_use = "dropped, the capture is forgotten"]
+#[must_use = "dropping it ends the capture and discards it"]
 pub struct Capture {
     stream: CudaStream,
     pool: DevicePool,

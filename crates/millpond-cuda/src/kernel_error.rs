@@ -23,7 +23,7 @@ pub enum KernelError {
     Image,
     /// CUDA C cannot be compiled, because no compiler was found.
     #[error(
-        "no NVRTC here to compile CUDA C ({why}): `pip install nvidia-cuda-nvrtc-cu12` and set MILLPOND_NVRTC to its libnvrtc.so.12, or install the CUDA toolkit"
+        "cannot compile CUDA C without NVRTC ({why}): run `pip install nvidia-cuda-nvrtc-cu12` and set MILLPOND_NVRTC to its libnvrtc.so.12, or install the CUDA toolkit"
     )]
     NoCompiler {
         /// The reason why no compiler was loaded.
@@ -59,7 +59,7 @@ pub enum KernelError {
     },
     /// The image contains code, but none for this device.
     #[error(
-        "there is no code for cuda:{device}, which is of compute capability {}.{}: compile to PTX of at most that, or for just that",
+        "the image has no code for cuda:{device}, whose compute capability is {}.{}: compile to PTX for at most this capability, or to a binary for this capability",
         .compute.0, .compute.1
     )]
     NoBinary {
@@ -70,7 +70,7 @@ pub enum KernelError {
     },
     /// The emulated driver does not know what this kernel does.
     #[error(
-        "the emulated driver does not run the code of the kernel {name:?}: say what it does with `emulate_kernel` before you look it up"
+        "the emulated driver cannot run the code of the kernel {name:?}: define what the kernel does with `emulate_kernel` before you look it up"
     )]
     NotEmulated {
         /// The name.
@@ -78,7 +78,7 @@ pub enum KernelError {
     },
     /// The name of an emulated kernel is one of the library's own.
     #[error(
-        "the kernel {name:?} belongs to this library: choose a name that does not begin with `millpond_`"
+        "the kernel name {name:?} is reserved for this library: choose a name that does not begin with `millpond_`"
     )]
     Reserved {
         /// The name.
@@ -93,7 +93,7 @@ pub enum KernelError {
         name: String,
     },
     /// The number of arguments differs from that of the kernel's parameters.
-    #[error("{kernel} has {expected} parameters, and {found} were given")]
+    #[error("{kernel} has {expected} parameters, but {found} arguments were passed")]
     Parameters {
         /// The kernel.
         kernel: String,
@@ -103,7 +103,7 @@ pub enum KernelError {
         found: usize,
     },
     /// The size of an argument differs from that of the parameter.
-    #[error("parameter {index} of {kernel} is of {expected} bytes, and {found} were given")]
+    #[error("parameter {index} of {kernel} has {expected} bytes, but the argument has {found}")]
     Parameter {
         /// The kernel.
         kernel: String,

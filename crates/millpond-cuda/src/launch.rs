@@ -229,7 +229,7 @@ pub(super) fn among<E: From<CudaError>>(
 }
 
 /// The description of a launch: its shape, and an argument for each parameter, in order.
-#[must_use = "nothing is launched until launch"]
+#[must_use = "nothing is launched until `launch` is called"]
 pub struct Launch<'a> {
     kernel: &'a CudaKernel,
     stream: &'a CudaStream,

@@ -7,7 +7,8 @@ use std::ffi::OsStr;
 /// Returns the reason if there is none.
 pub(super) fn open(variable: &str, names: &[&str]) -> Result<Library, String> {
     if let Some(said) = std::env::var_os(variable).filter(|said| !said.is_empty()) {
-        return load(&said).map_err(|why| format!("{variable} is set, and {why}"));
+        return load(&said)
+            .map_err(|why| format!("{variable} is set, but the library cannot be loaded: {why}"));
     }
     let found = names.iter().find_map(|name| load(name.as_ref()).ok());
     found.ok_or_else(|| format!("the loader finds none of {}", names.join(", ")))

@@ -207,7 +207,7 @@ impl Nvrtc {
         KernelError::Compiler {
             call,
             code,
-            name: name.unwrap_or_else(|| "a code without a name".to_owned()),
+            name: name.unwrap_or_else(|| "an unknown error".to_owned()),
             log,
         }
     }

@@ -170,7 +170,7 @@ impl Segments {
             },
             CudaError::Missing { function } => SourceError::Unsupported { operation: function },
             CudaError::Forked => SourceError::Unsupported {
-                operation: "serve a process that was forked from one that uses CUDA: start a new one instead",
+                operation: "work in a process that was forked from one that uses CUDA: start a new process instead",
             },
             _ => SourceError::Unsupported {
                 operation: "reach its device",
@@ -215,7 +215,7 @@ macro_rules! source_of_segments {
 
             fn reserve(&mut self, _bytes: u64) -> Result<Range, SourceError> {
                 Err(SourceError::Unsupported {
-                    operation: "reserve addresses: it takes whole segments",
+                    operation: "reserve addresses: it allocates whole segments",
                 })
             }
 

@@ -306,7 +306,7 @@ impl Source for CudaSource {
     fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
         if !self.is_paged() {
             return Err(SourceError::Unsupported {
-                operation: "reserve addresses: it takes whole segments",
+                operation: "reserve addresses: it allocates whole segments",
             });
         }
         let size = bytes.checked_next_multiple_of(self.page).filter(|size| *size > 0);
@@ -401,7 +401,7 @@ impl Source for CudaSource {
         let refused = || Self::not_held("map again", to.0.address().saturating_add(to.1), bytes);
         if !self.can_alias() {
             return Err(SourceError::Unsupported {
-                operation: "map pages at a second address: others share them",
+                operation: "map pages at a second address: the pages are shared",
             });
         }
         let target = self.part_of(to.0, to.1, bytes).ok_or_else(refused)?;
@@ -440,7 +440,7 @@ impl Source for CudaSource {
     ) -> Result<(), SourceError> {
         if !self.can_relocate() {
             return Err(SourceError::Unsupported {
-                operation: "replace the pages under a block: it was not allowed to",
+                operation: "replace the pages under a block: relocation is not allowed",
             });
         }
         let refused = || Self::not_held("replace", range.address().saturating_add(offset), bytes);

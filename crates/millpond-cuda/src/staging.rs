@@ -34,7 +34,7 @@ const LEAST: usize = 4 << 20;
 #[non_exhaustive]
 pub enum StagingError {
     /// There are fewer than two slots, so that nothing can overlap, or the slots have no bytes.
-    #[error("a staging takes two slots at least, of a byte at least: not {slots} of {bytes}")]
+    #[error("a staging needs at least 2 slots of at least 1 byte each, got {slots} slots of {bytes} bytes")]
     Slots {
         /// The number of slots that was requested.
         slots: usize,
@@ -42,7 +42,7 @@ pub enum StagingError {
         bytes: usize,
     },
     /// The pinned memory of the slots could not be allocated.
-    #[error("no pinned memory for the slots: {0}")]
+    #[error("cannot allocate pinned memory for the slots: {0}")]
     Memory(#[from] AllocError),
     /// The driver returned an error.
     #[error(transparent)]

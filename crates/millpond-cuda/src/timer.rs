@@ -24,7 +24,7 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the time is told by stop"]
+#[must_use = "`stop` returns the time"]
 pub struct CudaTimer {
     begin: Mark,
     stream: CudaStream,

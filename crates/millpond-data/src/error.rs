@@ -23,14 +23,14 @@ pub enum DataError {
     #[error("a data set needs a file: name one with `file`, `files` or `folder`")]
     NoFiles,
     /// The path is a folder, a pipe or a device.
-    #[error("{path} is not a regular file: give the path of a file, because elements are read by their position", path = path.display())]
+    #[error("{path} is not a regular file: use the path of a regular file, because elements are read by their position", path = path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
     /// A row has no bytes, or more bytes than can be addressed.
     #[error(
-        "a row cannot have {elements} elements: set `row` to 1 or more, and to less than fits into memory"
+        "a row cannot have {elements} elements: set `row` to at least 1, and to a number of elements that fits into memory"
     )]
     Row {
         /// The requested number of elements of a row.
@@ -52,7 +52,7 @@ pub enum DataError {
         row_bytes: u64,
     },
     /// The files have more rows in total than can be counted.
-    #[error("the files have more rows or bytes than a number of 64 bits can count: open fewer of them")]
+    #[error("the files have more rows or bytes than a 64-bit number can count: open fewer files")]
     TooMany,
     /// The file has become shorter since it was opened.
     #[error("{path} was truncated while it was read: it ends before byte {end}; open it again", path = path.display())]
@@ -87,14 +87,14 @@ pub enum DataError {
         align: usize,
     },
     /// The byte of a boolean element is neither 0 nor 1.
-    #[error("{path}: a byte of its truth values is neither 0 nor 1: read it as u8, or save it again", path = path.display())]
+    #[error("{path} has a boolean that is neither 0 nor 1: read the file as u8, or save it again", path = path.display())]
     NotBools {
         /// The file.
         path: PathBuf,
     },
     /// The budget of a pass is smaller than the minimum that the pass needs.
     #[error(
-        "a pass needs at least {needed} bytes for {chunks} chunks at once, and its budget is {budget}: raise `budget`, or lower `rows` or `ahead`"
+        "a pass needs at least {needed} bytes for {chunks} chunks at once, but its budget is {budget} bytes: raise `budget`, or lower `rows` or `ahead`"
     )]
     Budget {
         /// The number of bytes needed.

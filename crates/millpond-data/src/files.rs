@@ -191,7 +191,7 @@ impl Opened {
             });
         }
         let file = File::open(path).map_err(failed(path, "open it"))?;
-        let metadata = file.metadata().map_err(failed(path, "look at it"))?;
+        let metadata = file.metadata().map_err(failed(path, "read its metadata"))?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -207,7 +207,7 @@ impl Opened {
         let file = self.file.try_clone();
         Ok(Self {
             path: self.path.clone(),
-            file: file.map_err(failed(&self.path, "open it again"))?,
+            file: file.map_err(failed(&self.path, "reopen it"))?,
             stamp: self.stamp,
         })
     }
@@ -251,7 +251,10 @@ impl Opened {
 
     /// Returns an error if the file has changed since it was opened.
     pub(super) fn check(&self) -> Result<(), DataError> {
-        let metadata = self.file.metadata().map_err(failed(&self.path, "look at it"))?;
+        let metadata = self
+            .file
+            .metadata()
+            .map_err(failed(&self.path, "read its metadata"))?;
         if Stamp::of(&metadata) == self.stamp {
             return Ok(());
         }

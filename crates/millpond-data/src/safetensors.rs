@@ -38,7 +38,7 @@ pub enum SafeTensorsError {
         why: String,
     },
     /// The name of a tensor or a key of the metadata occurs twice.
-    #[error("{path} has the name {name:?} twice: names have to be unique", path = path.display())]
+    #[error("{path} has the name {name:?} twice: names must be unique", path = path.display())]
     Duplicate {
         /// The file.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum SafeTensorsError {
     },
     /// Tensors overlap, or bytes between them belong to no tensor.
     #[error(
-        "{path} is not a valid safetensors file: {name:?} has bytes {begin} to {end} of the data, but has to begin at {expected}: tensors follow each other without gaps or overlaps",
+        "{path} is not a valid safetensors file: {name:?} occupies bytes {begin} to {end} of the data, but must begin at {expected}: tensors must follow each other without gaps or overlaps",
         path = path.display()
     )]
     Offsets {
@@ -315,7 +315,7 @@ impl SafeTensors {
                 operation,
                 left: out.shape().into(),
                 right: (*shape).into(),
-                rule: "the output's shape has to be that of the tensor in the file",
+                rule: "the output must have the shape of the tensor in the file",
             }
             .into());
         }

@@ -85,7 +85,7 @@ impl Input {
         if !item.generics.params.is_empty() {
             return Err(Error::new(
                 item.generics.span(),
-                "a structure of arrays is made for one type: derive(Soa) takes no parameters",
+                "derive(Soa) does not support generic parameters: derive it for a structure without parameters",
             ));
         }
         let options = Options::read(&item.attrs)?;
@@ -144,22 +144,19 @@ fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
     match &item.data {
         Data::Enum(data) => refuse(
             data.enum_token.span,
-            "an enum has no fields that all of its values have: derive(Soa) is for structures",
+            "derive(Soa) supports only structures: the values of an enum do not all have the same fields",
         ),
         Data::Union(data) => refuse(
             data.union_token.span,
-            "a union's fields share their bytes: derive(Soa) is for structures",
+            "derive(Soa) supports only structures: the fields of a union share their bytes",
         ),
         Data::Struct(data) => match &data.fields {
             Fields::Unnamed(fields) => refuse(
                 fields.span(),
-                "derive(Soa) names each array after its field: give the fields names",
+                "derive(Soa) needs fields with names, because it names each array after its field",
             ),
             Fields::Named(fields) if !fields.named.is_empty() => Ok(fields.named.iter().cloned().collect()),
-            _ => refuse(
-                item.ident.span(),
-                "a structure without fields makes no arrays: derive(Soa) needs one field at least",
-            ),
+            _ => refuse(item.ident.span(), "derive(Soa) needs at least one field"),
         },
     }
 }
@@ -181,13 +178,13 @@ impl Field {
     fn read(at: usize, field: syn::Field) -> syn::Result<Self> {
         let name = field
             .ident
-            .ok_or_else(|| Error::new(field.ty.span(), "a field without a name"))?;
+            .ok_or_else(|| Error::new(field.ty.span(), "this field has no name"))?;
         let mut slice = None;
         each_option(&field.attrs, |option| {
             if option.path.is_ident("slice") {
                 return once(&mut slice, &option, option.value()?.parse::<Ident>()?);
             }
-            Err(option.error("a field has `slice = name` and nothing else"))
+            Err(option.error("unknown option: a field supports only `slice = name`"))
         })?;
         let slice = slice.unwrap_or_else(|| name.clone());
         Ok(Self {
@@ -213,8 +210,8 @@ fn check_names(fields: &[Field]) -> syn::Result<()> {
         for name in [&field.slice, &field.slice_mut].map(Ident::to_string) {
             if taken.contains(&name) {
                 let why = format!(
-                    "`{name}` is another method already: call the slice of this field something else, \
-                     with #[soa(slice = other)]"
+                    "the method `{name}` already exists: choose another name for the slice of this field with \
+                     #[soa(slice = other)]"
                 );
                 return Err(Error::new(field.slice.span(), why));
             }
@@ -255,7 +252,9 @@ impl Options {
                     option.value()?.call(Path::parse_mod_style)?,
                 )
             } else {
-                Err(option.error("there are `name = Name`, `align = bytes`, `no_padding` and `crate = path`"))
+                Err(option.error(
+                    "unknown option: use `name = Name`, `align = bytes`, `no_padding` or `crate = path`",
+                ))
             }
         })?;
         Ok(options)
@@ -269,7 +268,7 @@ fn read_align(literal: &LitInt) -> syn::Result<usize> {
     }
     Err(Error::new(
         literal.span(),
-        format!("an alignment is a power of two of at most {MOST_ALIGN}"),
+        format!("an alignment must be a power of two of at most {MOST_ALIGN}"),
     ))
 }
 
@@ -285,7 +284,7 @@ fn each_option(
 /// Stores the value of an option. Returns an error if the option was given before.
 pub(crate) fn once<T>(place: &mut Option<T>, option: &ParseNestedMeta<'_>, value: T) -> syn::Result<()> {
     if place.replace(value).is_some() {
-        return Err(option.error("said twice"));
+        return Err(option.error("this option is set twice"));
     }
     Ok(())
 }

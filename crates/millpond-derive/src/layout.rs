@@ -49,7 +49,7 @@ fn sized_fields(input: &Input) -> TokenStream {
     let checks = input.fields.iter().map(|field| {
         let ty = &field.ty;
         let empty = format!(
-            "field `{}` has no size: there is nothing to keep an array of",
+            "field `{}` has zero size, so an array of it would be empty: remove the field",
             field.name
         );
         quote_spanned! {ty.span()=>
@@ -65,8 +65,8 @@ fn unpadded(input: &Input) -> TokenStream {
     let checks = input.fields.iter().map(|field| {
         let field = &field.name;
         let lost = format!(
-            "lost after field `{field}` of `{name}`: order fields from the largest alignment to the smallest, \
-             and give what is left over a name"
+            "lost after field `{field}` of `{name}`: order the fields from the largest alignment to the smallest, \
+             and declare a field for the bytes that remain"
         );
         quote_spanned! {field.span()=>
             const _: () = #krate::__soa::forbid_padding(

@@ -16,8 +16,8 @@ const LIMITS: [&str; 6] = [
     "allocations",
     "temporary",
 ];
-const KNOWN: &str = "there are `peak`, `total`, `leaked`, `leaked_at_one_place`, `allocations`, `temporary`, `warm_up`, \
-                     `runs` and `crate`";
+const KNOWN: &str = "the options are `peak`, `total`, `leaked`, `leaked_at_one_place`, `allocations`, `temporary`, \
+                     `warm_up`, `runs` and `crate`";
 
 /// The options of the attribute.
 #[derive(Default)]
@@ -55,14 +55,14 @@ impl Options {
                 return Err(option.error(KNOWN));
             };
             if options.limits.iter().any(|(other, _)| other == name) {
-                return Err(option.error("said twice"));
+                return Err(option.error("this option is set twice"));
             }
             options.limits.push((name.clone(), option.value()?.parse()?));
             Ok(())
         })
         .parse2(tokens)?;
         if options.limits.is_empty() {
-            return Err(Error::new(place, format!("nothing is limited: {KNOWN}")));
+            return Err(Error::new(place, format!("no limit is set: {KNOWN}")));
         }
         Ok(options)
     }
@@ -74,7 +74,7 @@ impl Options {
 
 fn read_runs(runs: LitInt) -> syn::Result<LitInt> {
     if runs.base10_parse::<u32>()? == 0 {
-        return Err(Error::new(runs.span(), "without a run nothing is measured"));
+        return Err(Error::new(runs.span(), "`runs` must be at least 1"));
     }
     Ok(runs)
 }
@@ -84,17 +84,21 @@ fn check(signature: &Signature, options: &Options) -> syn::Result<()> {
     if let Some(word) = &signature.asyncness {
         return Err(Error::new(
             word.span(),
-            "what an async function does happens on whichever thread polls it, beside other tasks: enter a scope around \
-             what is done without an `await`, with `Limits::enter`",
+            "cannot limit an async function, because it may run on several threads, between other tasks: use \
+             `Limits::enter` to enter a scope around code without `await`",
         ));
     }
     if let Some(word) = &signature.constness {
-        return Err(Error::new(word.span(), "a const function allocates nothing"));
+        return Err(Error::new(
+            word.span(),
+            "cannot limit a const function, because it cannot allocate",
+        ));
     }
     if options.is_repeated() && !signature.inputs.is_empty() {
         return Err(Error::new(
             signature.inputs.span(),
-            "a function that is run several times has no parameters: they would be gone after the first run",
+            "a function that runs several times cannot have parameters, because the first run consumes them: remove \
+             the parameters, or `runs` and `warm_up`",
         ));
     }
     Ok(())

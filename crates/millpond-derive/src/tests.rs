@@ -23,18 +23,28 @@ fn refused(text: &str) -> (String, usize, String) {
 #[test]
 fn unsupported_items_are_refused_at_their_place() {
     for (text, line, place, why) in [
-        ("enum E { A, B }", 1, "enum", "an enum has no fields"),
+        ("enum E { A, B }", 1, "enum", "do not all have the same fields"),
         ("\nunion U { a: f32, b: u32 }", 2, "union", "share their bytes"),
-        ("struct T(f32, u8);", 1, "(", "give the fields names"),
-        ("struct Z;", 1, "Z", "one field at least"),
-        ("\n\nstruct Z {}", 3, "Z", "one field at least"),
-        ("struct G<T: Pod> { a: T }", 1, "<", "takes no parameters"),
-        ("struct L<'a> { a: &'a u8 }", 1, "<", "takes no parameters"),
+        ("struct T(f32, u8);", 1, "(", "needs fields with names"),
+        ("struct Z;", 1, "Z", "at least one field"),
+        ("\n\nstruct Z {}", 3, "Z", "at least one field"),
+        (
+            "struct G<T: Pod> { a: T }",
+            1,
+            "<",
+            "does not support generic parameters",
+        ),
+        (
+            "struct L<'a> { a: &'a u8 }",
+            1,
+            "<",
+            "does not support generic parameters",
+        ),
         (
             "struct C<const N: usize> { a: [u8; N] }",
             1,
             "<",
-            "takes no parameters",
+            "does not support generic parameters",
         ),
     ] {
         let (error, at, words) = refused(text);
@@ -53,23 +63,27 @@ fn invalid_soa_attributes_and_slice_names_are_refused_at_their_line() {
             "at most 2097152",
         ),
         ("#[soa(align = 0)]\nstruct P { a: f32 }", 1, "a power of two"),
-        ("#[soa(name = A, name = B)]\nstruct P { a: f32 }", 1, "said twice"),
-        ("#[soa(wide)]\nstruct P { a: f32 }", 1, "there are `name"),
+        (
+            "#[soa(name = A, name = B)]\nstruct P { a: f32 }",
+            1,
+            "this option is set twice",
+        ),
+        (
+            "#[soa(wide)]\nstruct P { a: f32 }",
+            1,
+            "unknown option: use `name",
+        ),
         (
             "struct P {\n a: f32,\n #[soa(align = 64)]\n b: f32 }",
             3,
-            "nothing else",
+            "supports only",
         ),
-        ("struct P {\n a: f32,\n len: u8 }", 3, "`len` is another method"),
-        (
-            "struct P {\n a: f32,\n a_mut: u8 }",
-            3,
-            "`a_mut` is another method",
-        ),
+        ("struct P {\n a: f32,\n len: u8 }", 3, "`len` already exists"),
+        ("struct P {\n a: f32,\n a_mut: u8 }", 3, "`a_mut` already exists"),
         (
             "struct P {\n a: f32,\n #[soa(slice = a)]\n b: u8 }",
             3,
-            "`a` is another method",
+            "`a` already exists",
         ),
     ] {
         let (error, at, _) = refused(text);
@@ -150,11 +164,16 @@ fn unlimited(options: &str, function: &str) -> (String, String) {
 fn invalid_limits_attributes_are_refused_at_their_place() {
     let plain = "fn f() {}";
     for (options, function, place, why) in [
-        ("peek = 1", plain, "peek", "there are `peak`, `total`"),
-        ("peak = 1, peak = 2", plain, "peak", "said twice"),
-        ("peak = 1, runs = 2, runs = 3", plain, "runs", "said twice"),
+        ("peek = 1", plain, "peek", "the options are `peak`, `total`"),
+        ("peak = 1, peak = 2", plain, "peak", "this option is set twice"),
+        (
+            "peak = 1, runs = 2, runs = 3",
+            plain,
+            "runs",
+            "this option is set twice",
+        ),
         ("peak", plain, "", "expected `=`"),
-        ("peak = 1, runs = 0", plain, "0", "nothing is measured"),
+        ("peak = 1, runs = 0", plain, "0", "must be at least 1"),
         ("peak = 1, warm_up = many", plain, "many", "expected integer"),
         (
             "peak = 1, warm_up = 5000000000",
@@ -162,21 +181,31 @@ fn invalid_limits_attributes_are_refused_at_their_place() {
             "5000000000",
             "number too large",
         ),
-        ("warm_up = 1", plain, "warm_up", "nothing is limited"),
-        ("", plain, "", "nothing is limited"),
+        ("warm_up = 1", plain, "warm_up", "no limit is set"),
+        ("", plain, "", "no limit is set"),
         (
             "peak = 1",
             "async fn f() {}",
             "async",
-            "whichever thread polls it",
+            "cannot limit an async function",
         ),
-        ("peak = 1", "const fn f() {}", "const", "allocates nothing"),
-        ("peak = 1, runs = 2", "fn f(a: u8) {}", "a", "has no parameters"),
+        (
+            "peak = 1",
+            "const fn f() {}",
+            "const",
+            "cannot limit a const function",
+        ),
+        (
+            "peak = 1, runs = 2",
+            "fn f(a: u8) {}",
+            "a",
+            "cannot have parameters",
+        ),
         (
             "peak = 1, warm_up = 2",
             "fn f(self) {}",
             "self",
-            "has no parameters",
+            "cannot have parameters",
         ),
         ("peak = 1", "struct S;", "struct", "expected"),
     ] {

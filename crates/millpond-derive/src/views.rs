@@ -374,7 +374,7 @@ fn iterator(input: &Input, of: &Iterated<'_>) -> TokenStream {
         .iter()
         .map(|local| quote!(#local))
         .reduce(|zipped, next| quote!((#zipped, #next)));
-    let doc = format!("What iterates over [`{name}`] in a structure of arrays.");
+    let doc = format!("An iterator over [`{name}`] in a structure of arrays.");
     let derive = clone.then(|| quote!(#[derive(Clone)]));
     let made = quote!(|#pattern| #item { #(#field: #local,)* });
     quote! {

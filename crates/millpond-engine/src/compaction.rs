@@ -39,7 +39,7 @@ impl fmt::Display for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} went back; of the {} left, {} are allocated",
+            "{} of {} were returned; of the {} left, {} are allocated",
             display_size(self.returned()),
             display_size(self.reserved_before),
             display_size(self.reserved_after),
@@ -48,7 +48,7 @@ impl fmt::Display for Compaction {
         if self.shared > 0 {
             write!(
                 f,
-                ", {} are free in page handles or segments that hold live blocks too",
+                ", {} are free in page handles or segments that also hold live blocks",
                 display_size(self.shared)
             )?;
         }
@@ -111,13 +111,13 @@ mod tests {
         assert_eq!(told.returned(), 2 << 30);
         assert_eq!(
             told.to_string(),
-            "2.00 GiB of 5.00 GiB went back; of the 3.00 GiB left, 3.00 GiB are allocated"
+            "2.00 GiB of 5.00 GiB were returned; of the 3.00 GiB left, 3.00 GiB are allocated"
         );
         (told.allocated, told.shared, told.kept) = (1 << 30, 1 << 30, 1 << 30);
         assert!(
             told.to_string().ends_with(
-                "1.00 GiB are allocated, 1.00 GiB are free in page handles or segments that hold live blocks \
-                 too, 1.00 GiB are kept by the policy's rules"
+                "1.00 GiB are allocated, 1.00 GiB are free in page handles or segments that also hold live \
+                 blocks, 1.00 GiB are kept by the policy's rules"
             ),
             "{told}"
         );

@@ -30,7 +30,7 @@ pub struct Settings {
 #[non_exhaustive]
 pub enum ConfError {
     /// The key is not known.
-    #[error("unknown setting '{key}'; known: {known}")]
+    #[error("unknown setting '{key}': choose one of {known}")]
     UnknownKey {
         /// The unknown key.
         key: String,

@@ -17,16 +17,16 @@ pub struct Costs {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CostsError {
     /// The text is not TOML of the expected shape.
-    #[error("the cost table is not readable: {0}")]
+    #[error("the cost table cannot be read: {0}")]
     Syntax(String),
     /// The cost of a kind of call is missing, negative or not finite.
-    #[error("the cost table has no [{0}] with a per_call of zero or more")]
+    #[error("the cost table needs a per_call of zero or more in section [{0}]")]
     Missing(String),
     /// The cost of a page is negative or not finite.
-    #[error("the cost table's [{0}] has a per_page that is not zero or more")]
+    #[error("the cost table needs a per_page of zero or more in section [{0}], or none")]
     PerPage(String),
     /// The cost of a handle is negative or not finite.
-    #[error("the cost table's [{0}] has a per_handle that is not zero or more")]
+    #[error("the cost table needs a per_handle of zero or more in section [{0}], or none")]
     PerHandle(String),
 }
 

@@ -61,7 +61,7 @@ const ALL: &[(&str, Build)] = &[
 
 /// The name does not belong to any policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown policy '{name}'; there are {known}")]
+#[error("unknown policy '{name}': choose one of {known}")]
 pub struct UnknownPolicy {
     /// The unknown name.
     pub name: String,

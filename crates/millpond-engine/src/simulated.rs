@@ -320,7 +320,11 @@ impl Source for Simulated {
 
     fn give(&mut self, segment: Segment) {
         let known = self.segments.remove(&segment.address());
-        debug_assert_eq!(known, Some(segment.bytes()), "a segment this source never gave");
+        debug_assert_eq!(
+            known,
+            Some(segment.bytes()),
+            "the segment was not taken from this source"
+        );
         self.used -= known.unwrap_or(0);
         self.note(segment.address(), segment.bytes(), false);
     }

@@ -15,7 +15,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum MonitorError {
     /// The thread could not be started because a limit on threads or memory is reached.
-    #[error("no thread to sample memory could be started: {0}")]
+    #[error("cannot start the thread that samples memory: {0}")]
     Thread(std::io::Error),
     /// The server could not be started.
     #[error(transparent)]
@@ -23,7 +23,7 @@ pub enum MonitorError {
 }
 
 /// Builds and starts a [`Monitor`].
-#[must_use = "a builder starts nothing until told to"]
+#[must_use = "a builder starts nothing until `start` is called"]
 pub struct MonitorBuilder {
     pub(super) interval: Duration,
     pub(super) points: usize,

@@ -15,7 +15,7 @@ const VARIABLE: &str = "MILLPOND_MONITOR";
 /// The error of an invalid value.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error(
-    "{VARIABLE} says '{text}': {why}; write 1, socket or 127.0.0.1:9464, with ,interval=100ms if you like"
+    "{VARIABLE} cannot be '{text}': {why}; write 1, socket or 127.0.0.1:9464, optionally followed by ,interval=100ms"
 )]
 struct Unreadable {
     text: String,
@@ -67,7 +67,7 @@ pub fn start() {
     let Some(said) = said else { return };
     let starter = Builder::new().name("millpond-monitor".to_owned());
     if let Err(error) = starter.spawn(move || start_by(&said.to_string_lossy())) {
-        os::say(&format!("millpond: no monitor: {error}\n"));
+        os::say(&format!("millpond: the monitor was not started: {error}\n"));
     }
 }
 
@@ -77,7 +77,7 @@ fn start_by(said: &str) {
     let rules = match read(said) {
         Ok(Some(rules)) => rules,
         Ok(None) => return,
-        Err(error) => return os::say(&format!("millpond: no monitor: {error}\n")),
+        Err(error) => return os::say(&format!("millpond: the monitor was not started: {error}\n")),
     };
     let chooses = rules.address.is_some_and(|address| address.port() == 0);
     match rules.start() {
@@ -92,7 +92,7 @@ fn start_by(said: &str) {
             // It belongs to the parent of this process.
             drop(before);
         }
-        Err(error) => os::say(&format!("millpond: no monitor: {error}\n")),
+        Err(error) => os::say(&format!("millpond: the monitor was not started: {error}\n")),
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         ] {
             let error = read(text).expect_err(text).to_string();
             assert!(
-                error.starts_with(&format!("MILLPOND_MONITOR says '{text}': ")),
+                error.starts_with(&format!("MILLPOND_MONITOR cannot be '{text}': ")),
                 "{error}"
             );
             assert!(error.contains(why), "{error}");

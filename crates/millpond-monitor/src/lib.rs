@@ -282,7 +282,7 @@ impl Monitor {
     }
 
     /// Takes a last sample, stops, and returns the report.
-    #[must_use = "it says what was seen; drop the monitor to just end it"]
+    #[must_use = "it returns the report; to end the monitor without a report, drop it"]
     pub fn stop(mut self) -> MonitorReport {
         self.end();
         self.report()

@@ -65,9 +65,13 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
     out.devices(&now.devices);
     out.tags(now.tags.as_deref().unwrap_or_default());
     let one = [()];
-    out.counter("millpond_monitor_samples", "", "Samples taken.", &one, |()| {
-        (vec![], Some(samples))
-    });
+    out.counter(
+        "millpond_monitor_samples",
+        "",
+        "Samples that were taken.",
+        &one,
+        |()| (vec![], Some(samples)),
+    );
     out.counter(
         "millpond_monitor_callback_panics",
         "",
@@ -78,7 +82,7 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
     let losses = &now.losses;
     let lost = [
         ("blocks that accounts had no room for", losses.untracked),
-        ("events that were not told", losses.undelivered),
+        ("events that were not delivered", losses.undelivered),
         ("subscribers that panicked", losses.subscriber_panics),
         ("pools left out", losses.pools),
         ("budgets left out", losses.budgets),
@@ -89,7 +93,7 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
     out.gauge(
         "millpond_monitor_lost",
         "",
-        "What is not shown, or was lost.",
+        "Data that is not shown, or was lost.",
         &lost,
         |(what, count)| (vec![("what", (*what).to_owned())], Some(*count)),
     );
@@ -199,12 +203,10 @@ impl Exposition {
     fn process(&mut self, now: &Snapshot) {
         let one = [now];
         let bytes: [Told<Snapshot, Option<u64>>; 6] = [
-            (
-                "process_resident",
-                "Memory of the process, as the system counts it.",
-                |of| of.resident,
-            ),
-            ("process_resident_peak", "The most there was of it.", |of| {
+            ("process_resident", "Resident memory of the process.", |of| {
+                of.resident
+            }),
+            ("process_resident_peak", "Peak of the resident memory.", |of| {
                 of.resident_peak
             }),
             ("process_limit", "The limit that binds the process.", |of| {
@@ -212,7 +214,7 @@ impl Exposition {
             }),
             (
                 "process_limit_used",
-                "What is used of it, less what the system takes back.",
+                "Memory used under this limit, without memory that the system reclaims by itself.",
                 |of| of.limit.map(|limit| limit.used),
             ),
             (
@@ -222,7 +224,7 @@ impl Exposition {
             ),
             (
                 "cgroup_used",
-                "What is used of it, less what the system takes back.",
+                "Memory used under this limit, without memory that the system reclaims by itself.",
                 |of| of.cgroup.map(|limit| limit.used),
             ),
         ];
@@ -230,7 +232,7 @@ impl Exposition {
             let name = format!("millpond_{name}_bytes");
             self.gauge(&name, "bytes", help, &one, |of| (vec![], value(of)));
         }
-        let help = "How scarce memory is for the process: 0 low, 1 medium, 2 high, 3 critical.";
+        let help = "Pressure on the memory of the process: 0 low, 1 medium, 2 high, 3 critical.";
         self.gauge("millpond_pressure_level", "", help, &one, |of| {
             (vec![], Some(of.pressure as u64))
         });
@@ -246,51 +248,59 @@ impl Exposition {
             ]
         };
         let bytes: [Told<PoolReading, Option<u64>>; 9] = [
-            ("requested", "Asked for and held by callers.", |of| {
-                Some(of.stats.requested.current)
-            }),
-            ("requested_peak", "The most that was asked for at once.", |of| {
+            (
+                "requested",
+                "Bytes of live blocks, as callers requested them.",
+                |of| Some(of.stats.requested.current),
+            ),
+            ("requested_peak", "Peak of the requested bytes.", |of| {
                 Some(of.stats.requested.peak)
             }),
-            ("allocated", "Live blocks.", |of| Some(of.stats.allocated.current)),
-            ("allocated_peak", "The most there were at once.", |of| {
+            ("allocated", "Bytes of live blocks, as allocated.", |of| {
+                Some(of.stats.allocated.current)
+            }),
+            ("allocated_peak", "Peak of the allocated bytes.", |of| {
                 Some(of.stats.allocated.peak)
             }),
             (
                 "active",
-                "Allocated, and freed blocks that wait for a stream.",
+                "Bytes of live blocks, and of freed blocks that wait for a stream.",
                 |of| Some(of.stats.active()),
             ),
-            ("reserved", "Taken from the source: the pool's capacity.", |of| {
-                Some(of.stats.reserved.current)
-            }),
-            ("reserved_peak", "The most that was taken at once.", |of| {
+            (
+                "reserved",
+                "Bytes taken from the source: the pool's capacity.",
+                |of| Some(of.stats.reserved.current),
+            ),
+            ("reserved_peak", "Peak of the reserved bytes.", |of| {
                 Some(of.stats.reserved.peak)
             }),
-            ("kept", "Kept by threads to be handed out again.", |of| {
+            ("kept", "Bytes that threads cache for later requests.", |of| {
                 Some(of.stats.kept)
             }),
-            ("limit", "The most that may be taken.", |of| of.limit),
+            ("limit", "Maximum of the reserved bytes.", |of| of.limit),
         ];
         for (name, help, value) in bytes {
             let name = format!("millpond_pool_{name}_bytes");
             self.gauge(&name, "bytes", help, pools, |of| (labels(of), value(of)));
         }
         let counts: [Told<PoolReading, u64>; 6] = [
-            ("allocations", "Allocations served.", |of| of.stats.allocations),
-            ("frees", "Blocks given back.", |of| of.stats.frees),
-            ("hits", "Allocations served without calling the source.", |of| {
+            ("allocations", "Successful allocations.", |of| {
+                of.stats.allocations
+            }),
+            ("frees", "Freed blocks.", |of| of.stats.frees),
+            ("hits", "Allocations without a call of the source.", |of| {
                 of.stats.hits
             }),
             (
                 "misses",
-                "Allocations for which the source was called.",
+                "Allocations with a call of the source.",
                 PoolReading::misses,
             ),
-            ("refusals", "Allocations refused.", |of| of.stats.refusals),
+            ("refusals", "Refused allocations.", |of| of.stats.refusals),
             (
                 "stalls",
-                "Calls that gave pages back, moved them, or waited for the device.",
+                "Calls that returned or moved pages, or waited for the device.",
                 |of| of.stalls,
             ),
         ];
@@ -305,21 +315,19 @@ impl Exposition {
             vec![("budget", of.path.clone()), ("measure", of.measure.to_owned())]
         };
         let bytes: [Told<BudgetReading, Option<u64>>; 3] = [
-            ("used", "Charged to the budget.", |of| Some(of.used)),
-            ("used_peak", "The most that was charged at once.", |of| {
-                Some(of.peak)
-            }),
-            ("limit", "Its limit.", |of| of.limit),
+            ("used", "Bytes charged to the budget.", |of| Some(of.used)),
+            ("used_peak", "Peak of the charged bytes.", |of| Some(of.peak)),
+            ("limit", "Limit of the budget.", |of| of.limit),
         ];
         for (name, help, value) in bytes {
             let name = format!("millpond_budget_{name}_bytes");
             self.gauge(&name, "bytes", help, budgets, |of| (labels(of), value(of)));
         }
-        let help = "Requests that wait for room.";
+        let help = "Requests that wait for the budget.";
         self.gauge("millpond_budget_waiting", "", help, budgets, |of| {
             (labels(of), Some(of.waiting))
         });
-        let help = "Requests that it refused.";
+        let help = "Requests that the budget refused.";
         self.counter("millpond_budget_refusals", "", help, budgets, |of| {
             (labels(of), Some(of.refusals))
         });
@@ -331,12 +339,16 @@ impl Exposition {
         };
         let bytes: [Told<DeviceReading, u64>; 5] = [
             ("total", "Memory of the device.", |of| of.total),
-            ("free", "In use by nobody.", |of| of.free),
-            ("used", "In use, by whomever.", DeviceReading::used),
-            ("ours", "Reserved by pools of this process.", |of| of.ours),
+            ("free", "Free memory of the device.", |of| of.free),
+            (
+                "used",
+                "Used memory of the device, of all processes.",
+                DeviceReading::used,
+            ),
+            ("ours", "Memory reserved by pools of this process.", |of| of.ours),
             (
                 "unexplained",
-                "In use and no pool's of this process.",
+                "Used memory that belongs to no pool of this process.",
                 DeviceReading::unexplained,
             ),
         ];
@@ -344,7 +356,7 @@ impl Exposition {
             let name = format!("millpond_device_{name}_bytes");
             self.gauge(&name, "bytes", help, devices, |of| (labels(of), Some(value(of))));
         }
-        let help = "What each process has of the device, as NVML says.";
+        let help = "Memory of the device that a process uses, as NVML reports it.";
         let each: Vec<(Labels, Option<u64>)> = devices
             .iter()
             .flat_map(|of| {
@@ -367,11 +379,11 @@ impl Exposition {
 
     fn tags(&mut self, tags: &[TagReading]) {
         let labels = |of: &TagReading| -> Labels { vec![("tag", of.name.clone())] };
-        let help = "Live blocks of the tags with the most, in pools that keep an account.";
+        let help = "Bytes of live blocks by tag, for the largest tags, in pools that keep an account.";
         self.gauge("millpond_tag_bytes", "bytes", help, tags, |of| {
             (labels(of), Some(of.bytes))
         });
-        let help = "How many blocks that is.";
+        let help = "Number of these blocks.";
         self.gauge("millpond_tag_blocks", "", help, tags, |of| {
             (labels(of), Some(of.blocks))
         });

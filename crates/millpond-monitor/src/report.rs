@@ -102,9 +102,9 @@ impl fmt::Display for MonitorReport {
         }
         let more = self.crossed.saturating_sub(self.crossings.len() as u64);
         for (count, what) in [
-            (more, "more times a threshold was passed"),
+            (more, "more times a threshold was exceeded"),
             (self.panics, "callbacks panicked"),
-            (self.missed, "samples left out, for want of memory"),
+            (self.missed, "samples left out for lack of memory"),
             (self.dropped, "series left out: there were too many"),
         ] {
             if count > 0 {
@@ -167,7 +167,7 @@ mod tests {
 process  resident  1.00 MiB  2.00 MiB  30.0 MiB  2.00 MiB       12
 weights  hit rate     0.0 %    50.0 %   100.0 %    99.9 %       12
 after 100.0ms weights: 87.6 % of its limit is reserved (7.00 MiB of 8.00 MiB)
-1 more times a threshold was passed
+1 more times a threshold was exceeded
 1 callbacks panicked";
         assert_eq!(report.to_string(), expected);
     }

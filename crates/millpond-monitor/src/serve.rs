@@ -46,7 +46,7 @@ pub enum ServeError {
     )]
     NotLoopback(SocketAddr),
     /// The system refused to listen on the address.
-    #[error("no monitor on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -54,10 +54,10 @@ pub enum ServeError {
         source: io::Error,
     },
     /// Another process or another monitor of this process already listens there.
-    #[error("no monitor on {}: another process or monitor listens there", .0.display())]
+    #[error("cannot listen on {}: another process or monitor listens there", .0.display())]
     Taken(PathBuf),
     /// The directory for the socket belongs to another user or cannot be created.
-    #[error("no monitor in {}: {why}", .folder.display())]
+    #[error("cannot use the folder {} for the monitor's socket: {why}", .folder.display())]
     Folder {
         /// The directory.
         folder: PathBuf,
@@ -65,7 +65,7 @@ pub enum ServeError {
         why: String,
     },
     /// The socket could not be created.
-    #[error("no monitor on {}: {source}", .path.display())]
+    #[error("cannot create the socket {}: {source}", .path.display())]
     Socket {
         /// The path.
         path: PathBuf,
@@ -73,7 +73,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The system cannot create a pipe or a thread.
-    #[error("the thread of the monitor's server could not be started: {0}")]
+    #[error("cannot start the thread of the monitor's server: {0}")]
     Thread(io::Error),
 }
 

@@ -38,9 +38,9 @@ impl Signal {
     /// Returns the denominator as a phrase in a sentence.
     fn whole(self) -> &'static str {
         match self {
-            Self::Utilisation => "of what it has reserved is allocated",
+            Self::Utilisation => "of its reserved memory is allocated",
             Self::PoolLimit => "of its limit is reserved",
-            Self::Budget => "of it is charged",
+            Self::Budget => "of its limit is charged",
             Self::Device => "of its memory is used",
             Self::Process => "of the limit that binds it is used",
         }

@@ -257,7 +257,7 @@ impl Place {
     #[cold]
     fn refuse(self, held: usize, of: &str) -> ! {
         let (asked, held) = (self.rank, Rank::ALL[held]);
-        panic!("locks in the wrong order: {asked:?} is asked for under {held:?}{of}");
+        panic!("wrong lock order: {asked:?} is requested while {held:?}{of} is held");
     }
 }
 
@@ -367,7 +367,10 @@ impl<T> Ranked<T> {
         {
             // This check also applies during a fork, which may take several locks of a kind.
             if self.holder.load(Ordering::Relaxed) == id() {
-                panic!("{:?} is asked for by the thread that holds it", self.place.rank);
+                panic!(
+                    "{:?} is requested by the thread that already holds it",
+                    self.place.rank
+                );
             }
             self.place.check();
         }

@@ -50,7 +50,7 @@ pub fn bytes_of<T>(len: usize) -> Result<usize, AllocError> {
     const {
         assert!(
             size_of::<T>() > 0,
-            "memory for elements of no size is memory for nothing"
+            "elements of zero size need no memory: use a type whose size is not zero"
         );
     };
     let bytes = size_of::<T>().checked_mul(len);

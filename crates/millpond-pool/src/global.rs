@@ -104,7 +104,7 @@ struct NoWayOut;
 
 impl Drop for NoWayOut {
     fn drop(&mut self) {
-        millpond_os::say("millpond: a panic in the allocator of the program\n");
+        millpond_os::say("millpond: the allocator of the program panicked\n");
         std::process::abort();
     }
 }

@@ -42,7 +42,7 @@ impl<'py> HostBytes<'py> {
         match found == expected {
             true => Ok(host),
             false => Err(PyValueError::new_err(format!(
-                "the array on the device has {expected} bytes, and the one on the host {found}: use arrays of the same size"
+                "the array on the device has {expected} bytes, but the one on the host has {found}: use arrays of the same size"
             ))),
         }
     }

@@ -234,7 +234,7 @@ impl Elements {
             HOST | PINNED => Ok(elements),
             CUDA | MANAGED if u32::try_from(device_id) == Ok(device) => Ok(elements),
             _ => Err(PyBufferError::new_err(format!(
-                "the array is in the memory of {}, and the pool has memory of cuda:{device}: copy the array to the host first",
+                "the array is in the memory of {}, but the pool has memory of cuda:{device}: copy the array to the host first",
                 elements.place
             ))),
         }
@@ -243,7 +243,7 @@ impl Elements {
     fn take<F: Exchanged>(capsule: &Bound<'_, PyCapsule>) -> PyResult<Self> {
         if !capsule.is_valid_checked(Some(F::NAME)) {
             return Err(refused(
-                "the object's __dlpack__ returned a capsule without an array, or one that was used",
+                "the object's __dlpack__ returned a capsule without an array, or one that was already used",
             ));
         }
         let pointer = capsule.pointer_checked(Some(F::NAME))?.cast::<F>();
@@ -271,18 +271,18 @@ impl Elements {
         }
         let dtype = tensor.dtype.dtype();
         let dtype = dtype.ok_or_else(|| refused(format!(
-                "a pool has no arrays of {}: it has integers, floating-point numbers, complex numbers and bool, with one number in each element",
+                "a pool does not support {}: it supports integers, floating-point numbers, complex numbers and bool, with one number in each element",
                 tensor.dtype
             )))?;
         let bytes = shape.iter().copied().try_fold(dtype.size(), usize::checked_mul);
         let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
-        let bytes = bytes.ok_or_else(|| refused("the array has more bytes than any memory"))?;
+        let bytes = bytes.ok_or_else(|| refused("the array is larger than the address space"))?;
         let address = tensor.data.expose_provenance();
         let address = usize::try_from(tensor.byte_offset)
             .ok()
             .and_then(|offset| address.checked_add(offset))
             .filter(|_| bytes == 0 || address != 0)
-            .ok_or_else(|| refused("the array has elements and no address"))?;
+            .ok_or_else(|| refused("the array has elements, but its address is null"))?;
         Ok(Self {
             shape,
             dtype,

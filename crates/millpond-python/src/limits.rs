@@ -37,7 +37,7 @@ impl LimitsScope {
     /// Ends the part. Returns the figures by name, and a text about the exceeded limits if there are any.
     fn end(&mut self) -> PyResult<(Figures, Option<String>)> {
         let scope = self.0.take();
-        let scope = scope.ok_or_else(|| PyRuntimeError::new_err("the measured part has ended"))?;
+        let scope = scope.ok_or_else(|| PyRuntimeError::new_err("the measured part has already ended"))?;
         let (usage, exceeded) = match scope.end() {
             Ok(usage) => (usage, None),
             Err(LimitsError::Exceeded(exceeded)) => (exceeded.usage.clone(), Some(exceeded.to_string())),

@@ -214,7 +214,9 @@ fn set_handler<'py>(handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
         .cast::<PyCapsule>()
         .is_ok_and(|capsule| capsule.is_valid_checked(Some(HANDLER)))
     {
-        return Err(PyTypeError::new_err("this is not a NumPy handler"));
+        return Err(PyTypeError::new_err(
+            "the object is not a memory handler of NumPy",
+        ));
     }
     let table = py
         .import("numpy._core._multiarray_umath")
@@ -228,9 +230,7 @@ fn set_handler<'py>(handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
     let version = unsafe { version.read() };
     // SAFETY: the function has no requirements.
     if unsafe { version() } < FIRST_VERSION {
-        return Err(PyImportError::new_err(
-            "handlers of memory need NumPy 1.22 or later",
-        ));
+        return Err(PyImportError::new_err("memory handlers need NumPy 1.22 or later"));
     }
     // SAFETY: the table of these versions has more entries.
     let set = unsafe { table.cast::<SetHandler>().add(SET_HANDLER) };

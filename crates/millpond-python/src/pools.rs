@@ -32,7 +32,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
         if object.cast::<PyInt>().is_err() || object.cast::<PyBool>().is_ok() {
             let kind = object.get_type();
             return Err(PyTypeError::new_err(format!(
-                "a size is a number of bytes, or a text such as '2GiB', and not {kind}"
+                "a size must be a number of bytes or a string such as '2GiB', not {kind}"
             )));
         }
         let bytes = object.extract::<u64>().map(Self);
@@ -217,7 +217,7 @@ impl Pool {
         match &self.0 {
             Kind::Host(pool) => Ok(pool),
             Kind::Device(_) => Err(PyTypeError::new_err(
-                "the pool has memory of a device, and this needs memory of the host",
+                "expected a pool of host memory, got a pool of device memory",
             )),
         }
     }
@@ -226,7 +226,7 @@ impl Pool {
         match &self.0 {
             Kind::Device(pool) => Ok(pool),
             Kind::Host(_) => Err(PyTypeError::new_err(
-                "the pool has memory of the host, and this needs memory of a device",
+                "expected a pool of device memory, got a pool of host memory",
             )),
         }
     }
@@ -321,7 +321,8 @@ impl Recorder {
     /// Stops the recording. Returns when the file is complete.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let recording = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let recording = recording.ok_or_else(|| PyRuntimeError::new_err("the recording has ended"))?;
+        let recording =
+            recording.ok_or_else(|| PyRuntimeError::new_err("the recording has already ended"))?;
         let stopped = py.detach(|| recording.stop().map(drop));
         stopped.map_err(|error| unwritten(&error))
     }

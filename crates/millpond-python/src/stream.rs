@@ -36,7 +36,7 @@ pub(crate) fn of(device: &CudaDevice, stream: Option<&Bound<'_, PyAny>>) -> PyRe
     expect_shared(handle)?;
     if let Some(other) = device_of(stream).filter(|other| *other != device.number()) {
         return Err(PyValueError::new_err(format!(
-            "the stream is of cuda:{other}, and the pool of cuda:{}: use a stream of the pool's device",
+            "the stream belongs to cuda:{other}, but the pool belongs to cuda:{}: use a stream of the pool's device",
             device.number()
         )));
     }
@@ -52,7 +52,7 @@ fn handle_of(stream: &Bound<'_, PyAny>) -> PyResult<usize> {
         return match handle <= PER_THREAD {
             true => Ok(handle),
             false => Err(PyTypeError::new_err(
-                "a number does not keep a stream alive: give the stream object of PyTorch, CuPy, Numba or cuda.core",
+                "a number does not keep a stream alive: pass the stream object of PyTorch, CuPy, Numba or cuda.core",
             )),
         };
     }
@@ -66,7 +66,7 @@ fn handle_of(stream: &Bound<'_, PyAny>) -> PyResult<usize> {
     }
     let kind = stream.get_type();
     Err(PyTypeError::new_err(format!(
-        "this needs a stream object of PyTorch, CuPy, Numba or cuda.core, and not {kind}"
+        "expected a stream object of PyTorch, CuPy, Numba or cuda.core, not {kind}"
     )))
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn with_handle(
     let handle = match handle {
         Some(NO_ORDER) => return Ok(()),
         Some(handle) => usize::try_from(handle)
-            .map_err(|_| PyValueError::new_err(format!("{handle} is not a number of a stream")))?,
+            .map_err(|_| PyValueError::new_err(format!("{handle} is not the handle of a stream")))?,
         None => 0,
     };
     let stream = match LEGACY.contains(&handle) {
@@ -134,7 +134,7 @@ fn pointer(handle: usize) -> *mut c_void {
 fn expect_shared(handle: usize) -> PyResult<()> {
     match handle == PER_THREAD {
         true => Err(PyValueError::new_err(
-            "the per-thread default stream is another stream on each thread: use a stream object or the default stream",
+            "the per-thread default stream is a different stream on each thread: use a stream object or the default stream",
         )),
         false => Ok(()),
     }

@@ -43,11 +43,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Cell {
             return Ok(Self::Text(text.to_string_lossy().into_owned()));
         }
         let kind = object.get_type();
-        let other = |_| {
-            PyTypeError::new_err(format!(
-                "a table has numbers, texts and truth values, and not {kind}"
-            ))
-        };
+        let other =
+            |_| PyTypeError::new_err(format!("a table holds numbers, strings and booleans, not {kind}"));
         object.extract().map(Self::Float).map_err(other)
     }
 }
@@ -105,7 +102,7 @@ impl Table {
         let rows = columns.first().map_or(0, |(_, array)| array.len());
         if columns.iter().any(|(_, array)| array.len() != rows) {
             return Err(PyValueError::new_err(
-                "the columns of a table have the same number of values",
+                "the columns of a table must have the same number of values",
             ));
         }
         let mut names = HashSet::new();

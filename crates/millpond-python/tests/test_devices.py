@@ -322,7 +322,7 @@ class Devices(unittest.TestCase):
         class Elsewhere:
             device_id, ptr = 1, 1 << 20
 
-        with self.assertRaisesRegex(ValueError, "the stream is of cuda:1, and the pool of cuda:0"):
+        with self.assertRaisesRegex(ValueError, "the stream belongs to cuda:1, but the pool belongs to cuda:0"):
             self.pool.zeros(10, stream=Elsewhere())
 
     def test_threads_lend_an_array_while_python_code_runs(self):

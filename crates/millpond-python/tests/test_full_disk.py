@@ -106,7 +106,7 @@ class FullDisk(unittest.TestCase):
         self.limit(32 * KIB)
         part = self.folder / f".run.{os.getpid()}.mpr.part"
         answer = self.explained(lambda: self.allocate_until_full(part))
-        self.assertIn("there is no answer", answer)
+        self.assertIn("the reason is unknown", answer)
         self.assertIn("File too large", answer)
         self.assertEqual(self.files(), [])
         # The message is also printed if the program does not fail.

@@ -182,7 +182,7 @@ class Package(unittest.TestCase):
 
     def test_a_failure_to_write_does_not_replace_the_error(self):
         said = self.fail_in(millpond.catch_oom(self.folder / "missing" / "run.html"))
-        self.assertIn("there is no answer", said)
+        self.assertIn("the reason is unknown", said)
         self.assertNotIn("the recording is in", said)
         # A page that another program wrote is not replaced, and the recording is kept.
         self.page.write_text("mine")
@@ -392,7 +392,7 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "at least 1"):
             millpond.catch_oom(self.page, max_entries=0)
         for page in ["", "run.pickle", "run.mpr"]:
-            with self.assertRaisesRegex(ValueError, "not the name of a page"):
+            with self.assertRaisesRegex(ValueError, "not a valid name of a page"):
                 millpond.catch_oom(page)
 
     def python(self, *arguments):

@@ -190,7 +190,7 @@ class Pools(unittest.TestCase):
                 call()
             self.assertIn(said, str(raised.exception))
         for wrong in [True, 1.5, None]:
-            with self.assertRaisesRegex(TypeError, "a size is a number of bytes"):
+            with self.assertRaisesRegex(TypeError, "a size must be a number of bytes"):
                 self.pool.limit = wrong
         self.assertEqual(len(millpond.Table([])), 0)
         with self.assertRaises(MemoryError):

@@ -46,7 +46,7 @@ fn check_replaceable(path: &Path) -> Result<File> {
     }
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
         return refused(
-            "another process is recording to it; write %p in the path, which becomes the number of the process",
+            "another process is recording to it; write %p in the path, which is replaced by the process id",
         );
     }
     let mut start = Vec::new();

@@ -56,7 +56,7 @@ use writer::{Counted, EventWriter};
 #[non_exhaustive]
 pub enum RecordError {
     /// The process already has a recording.
-    #[error("this process is recorded already, to {path}: stop that recording first")]
+    #[error("this process is already being recorded to {path}: stop that recording first")]
     Recording {
         /// The path of that recording.
         path: PathBuf,
@@ -78,16 +78,16 @@ pub enum RecordError {
         source: RecordingError,
     },
     /// The thread that writes the file could not be started.
-    #[error("no thread could be made to write the recording: {0}")]
+    #[error("cannot start the thread that writes the recording: {0}")]
     Thread(std::io::Error),
     /// The memory for writing the file could not be allocated.
-    #[error("there is no memory left to write {path} in")]
+    #[error("cannot write {path}: no memory is left")]
     NoMemory {
         /// The path.
         path: PathBuf,
     },
     /// The writing thread panicked.
-    #[error("the thread that writes the recording has panicked; the file can be read up to there")]
+    #[error("the thread that writes the recording panicked; the file can be read up to that point")]
     Panicked,
 }
 
@@ -438,7 +438,7 @@ fn watch_exit() {
             match stop() {
                 Ok(report) if report.lost > 0 => os::say(&format!(
                     "millpond: {} of {} events are not in the recording, because a thread's ring was full; \
-                     a larger ring, as in MILLPOND_RECORD=run.%p.mpr,ring=256M, holds more\n",
+                     set a larger ring, as in MILLPOND_RECORD=run.%p.mpr,ring=256M\n",
                     report.lost,
                     report.lost + report.events
                 )),

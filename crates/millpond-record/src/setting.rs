@@ -11,7 +11,7 @@ const VARIABLE: &str = "MILLPOND_RECORD";
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "MILLPOND_RECORD: {part:?} is not a setting; give a path and after it, if you like, stacks=512K (or all, or none), sums=100ms (or none), ring=64M, as in run.%p.mpr,stacks=512K"
+    "MILLPOND_RECORD: {part:?} is not a setting; write a path, optionally followed by stacks=512K (or all, or none), sums=100ms (or none) and ring=64M, as in run.%p.mpr,stacks=512K"
 )]
 pub struct RecordSettingError {
     /// The invalid part.

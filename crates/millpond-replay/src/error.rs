@@ -53,8 +53,8 @@ pub enum ReplayError {
     },
     /// The given plan belongs to another program.
     #[error(
-        "the plan's step of {allocations} allocations never comes in {trace}: it is the plan of another program, or of \
-         other streams; `millpond plan --save` writes this one's"
+        "the plan's step of {allocations} allocations never comes in {trace}: it is the plan of another program, or \
+         of other streams; use `millpond plan --save` to make a plan for this program"
     )]
     PlanElsewhere {
         /// The recording.

@@ -329,7 +329,7 @@ fn backend(options: &Options) -> Option<String> {
         return None;
     }
     let instead = if has("cuda-async") {
-        "the figures of cuda-async are those to read"
+        "read the figures of cuda-async"
     } else {
         "replay it with --policy cuda-async"
     };

@@ -80,7 +80,7 @@ type Filter = Arc<dyn Fn(&LeakGroup) -> bool + Send + Sync>;
 
 /// Limits on the memory use of a piece of work. Quantities without a limit are only measured.
 #[derive(Clone, Default)]
-#[must_use = "limits are kept to where they are checked"]
+#[must_use = "limits have no effect until memory use is checked against them"]
 pub struct Limits {
     most: Most,
     /// The ids of the pools that count. If it is empty, all pools count.

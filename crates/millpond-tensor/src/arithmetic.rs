@@ -198,7 +198,7 @@ pub(super) use {operations, operations_in_place, operations_to_new, operations_t
 /// assert_eq!(table.rdiv(12)?.as_slice::<f32>()?, [12.0, 6.0, 4.0, 3.0]);
 ///
 /// let error = table.add(&Tensor::zeros([3], DType::F32)?).unwrap_err();
-/// assert!(error.to_string().starts_with("add: shapes [2, 2] and [3] do not go together"));
+/// assert!(error.to_string().starts_with("add: shapes [2, 2] and [3] do not match"));
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 impl Tensor {

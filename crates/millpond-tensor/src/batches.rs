@@ -20,7 +20,9 @@ pub struct Batches<V> {
 impl<V> Batches<V> {
     pub(super) fn new(whole: V, end: usize, dim: usize, size: usize) -> Result<Self, TensorError> {
         if size == 0 {
-            return Err(TensorError::Zero { what: "a batch" });
+            return Err(TensorError::Zero {
+                what: "the size of a batch",
+            });
         }
         Ok(Self {
             whole,
@@ -103,7 +105,9 @@ impl<'a> TensorMut<'a> {
     pub fn batches(mut self, dim: usize, size: usize) -> Result<BatchesMut<'a>, TensorError> {
         let whole = self.size(dim)?;
         if size == 0 {
-            return Err(TensorError::Zero { what: "a batch" });
+            return Err(TensorError::Zero {
+                what: "the size of a batch",
+            });
         }
         if size < whole {
             // If the first two batches can be split, all can.

@@ -336,7 +336,7 @@ pub(super) fn output(
             operation,
             left: there.into(),
             right: shape.into(),
-            rule: "the output's shape has to be that of the result",
+            rule: "the output must have the shape of the result",
         });
     }
     Ok(())

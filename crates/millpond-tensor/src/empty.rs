@@ -26,7 +26,7 @@ use std::mem::MaybeUninit;
 /// assert_eq!((ramp.as_slice::<u16>()?, copy.shape()), (&[0, 1, 2, 3][..], &[3][..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "its memory goes back when it is dropped"]
+#[must_use = "the memory is freed when this value is dropped"]
 pub struct EmptyTensor<T> {
     /// The elements, as many as the layout has.
     buffer: Buffer<MaybeUninit<T>>,

@@ -12,7 +12,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TensorError {
     /// The shapes of two operands do not match.
-    #[error("{operation}: shapes {left:?} and {right:?} do not go together: {rule}")]
+    #[error("{operation}: shapes {left:?} and {right:?} do not match: {rule}")]
     Shapes {
         /// The operation.
         operation: &'static str,
@@ -25,7 +25,7 @@ pub enum TensorError {
     },
     /// The types of two operands differ.
     #[error(
-        "{operation}: one tensor is of {left} and shape {:?}, the other of {right} and shape {:?}: cast one of them",
+        "{operation}: one tensor has type {left} and shape {:?}, the other has type {right} and shape {:?}: cast one of them",
         .shapes[0], .shapes[1]
     )]
     DTypes {
@@ -39,7 +39,7 @@ pub enum TensorError {
         shapes: [Box<[usize]>; 2],
     },
     /// The operation does not support elements of this type.
-    #[error("{operation} is not there for {dtype}: cast the tensor first{}", needs(*.dtype))]
+    #[error("{operation} is not supported for {dtype}: cast the tensor first{}", needs(*.dtype))]
     Unsupported {
         /// The operation.
         operation: &'static str,
@@ -50,7 +50,7 @@ pub enum TensorError {
     #[error(transparent)]
     DType(#[from] DTypeError),
     /// The type cannot represent a number.
-    #[error("{value} does not fit {dtype}: cast the tensor first, or round the number")]
+    #[error("{value} does not fit into {dtype}: cast the tensor first, or round the number")]
     Scalar {
         /// The number.
         value: Scalar,
@@ -74,7 +74,7 @@ pub enum TensorError {
         found: usize,
     },
     /// The number of elements of a shape overflows.
-    #[error("a tensor of shape {shape:?} has more elements than can be counted")]
+    #[error("a tensor of shape {shape:?} has more elements than a `usize` can count")]
     TooLarge {
         /// The shape.
         shape: Box<[usize]>,
@@ -88,7 +88,7 @@ pub enum TensorError {
         most: usize,
     },
     /// The tensor does not have this dimension.
-    #[error("there is no dimension {dim} in a tensor of shape {shape:?}")]
+    #[error("a tensor of shape {shape:?} has no dimension {dim}")]
     Dim {
         /// The dimension, counted from 0.
         dim: usize,
@@ -108,7 +108,7 @@ pub enum TensorError {
         size: usize,
     },
     /// An order of dimensions does not contain each dimension exactly once.
-    #[error("{order:?} does not name each dimension of shape {shape:?} once")]
+    #[error("{order:?} does not contain each dimension of shape {shape:?} exactly once")]
     Order {
         /// The order.
         order: Box<[usize]>,
@@ -116,14 +116,14 @@ pub enum TensorError {
         shape: Box<[usize]>,
     },
     /// A step or a number of elements in a batch is 0.
-    #[error("{what} cannot be 0: it has to be at least 1")]
+    #[error("{what} cannot be 0: choose another value")]
     Zero {
         /// The value that is 0.
         what: &'static str,
     },
     /// The strides do not allow a view of the requested shape.
     #[error(
-        "a tensor of shape {from:?} and strides {strides:?} cannot be viewed as {to:?}: `reshaped` makes a copy where it has to"
+        "a tensor of shape {from:?} and strides {strides:?} cannot be viewed as {to:?}: use `reshaped`, which copies the elements if necessary"
     )]
     NotAView {
         /// The tensor's shape.
@@ -135,7 +135,7 @@ pub enum TensorError {
     },
     /// The elements are not contiguous in memory.
     #[error(
-        "the elements of a tensor of shape {shape:?} and strides {strides:?} do not follow one another in memory: take `to_contiguous` first"
+        "the elements of a tensor of shape {shape:?} and strides {strides:?} are not contiguous in memory: call `to_contiguous` first"
     )]
     NotContiguous {
         /// The tensor's shape.
@@ -180,7 +180,7 @@ pub enum TensorError {
         strides: Box<[usize]>,
     },
     /// An index is out of bounds, or does not have one number for each dimension.
-    #[error("there is no element {index:?} in a tensor of shape {shape:?}")]
+    #[error("a tensor of shape {shape:?} has no element {index:?}")]
     Index {
         /// The index.
         index: Box<[usize]>,
@@ -192,7 +192,7 @@ pub enum TensorError {
     Alloc(#[from] AllocError),
     /// A `DeviceTensor` was requested in host memory.
     #[cfg(feature = "cuda")]
-    #[error("a `DeviceTensor` is in the memory of a CUDA device: take a `Tensor` for host memory")]
+    #[error("a `DeviceTensor` cannot be in host memory: use a `Tensor`")]
     NotCuda,
     /// The device's driver returned an error, or an operand is on another device.
     #[cfg(feature = "cuda")]

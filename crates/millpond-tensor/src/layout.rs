@@ -145,7 +145,7 @@ pub(crate) fn broadcast(
                     operation,
                     left: left.into(),
                     right: right.into(),
-                    rule: "from the last dimension on, sizes have to be the same, or one of them 1",
+                    rule: "the sizes must be equal, counted from the last dimension, or one of them must be 1",
                 });
             }
         };
@@ -407,7 +407,7 @@ impl Layout {
     pub(crate) fn step(&mut self, dim: usize, step: usize) -> Result<(), TensorError> {
         let size = self.size(dim)?;
         if step == 0 {
-            return Err(TensorError::Zero { what: "a step" });
+            return Err(TensorError::Zero { what: "the step" });
         }
         self.shape[dim] = size.div_ceil(step);
         if self.shape[dim] > 1 {
@@ -509,7 +509,7 @@ impl Layout {
             operation,
             left: shape.into(),
             right: self.shape().into(),
-            rule: "from the last dimension on, sizes have to be the same, or those of the second 1",
+            rule: "the sizes must be equal, counted from the last dimension, or the size of the second must be 1",
         };
         count(shape)?;
         let first = shape.len().checked_sub(self.rank()).ok_or_else(refuse)?;

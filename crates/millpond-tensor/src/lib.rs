@@ -187,7 +187,7 @@ pub struct StillShared {
 impl StillShared {
     fn why(&self) -> String {
         match self.others {
-            0 => "the memory belongs to another library, which takes it back with the tensor: take a `deep_copy`"
+            0 => "the memory belongs to another library, which frees it when the tensor is dropped: use a `deep_copy`"
                 .to_owned(),
             1 => format!("{}: drop it first", shared_by(1)),
             others => format!("{}: drop them first", shared_by(others)),

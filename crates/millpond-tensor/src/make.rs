@@ -31,7 +31,7 @@ impl Ramp {
         let long = || TensorError::TooLarge {
             shape: Box::new([usize::MAX]),
         };
-        let zero = TensorError::Zero { what: "a step" };
+        let zero = TensorError::Zero { what: "the step" };
         match (start, end, step) {
             (Scalar::Float(start), Scalar::Float(end), Scalar::Float(step)) => {
                 if step == 0.0 {

@@ -180,7 +180,7 @@ macro_rules! maps {
             let len = elements.len();
             let flat = TensorMut::from_slice(elements, [len])?;
             if size == 0 {
-                return Err(TensorError::Zero { what: "a chunk" });
+                return Err(TensorError::Zero { what: "the size of a chunk" });
             }
             each(flat, (0, size), 0..len.div_ceil(size), threads::tasks(), &|at, mut chunk| {
                 f(at * size, chunk.as_mut_slice()?);

@@ -33,12 +33,12 @@ pub(super) fn shape_of(
     };
     match (left, right) {
         ([many @ .., rows, inner], [others @ .., same, columns]) if inner == same => {
-            let rule = "dimensions before the last two have to be the same, or one of them 1";
+            let rule = "the dimensions before the last two must be equal, or one of them must be 1";
             let many = broadcast(operation, many, others).map_err(|_| refuse(rule))?;
             many.and([*rows, *columns])
         }
         _ => Err(refuse(
-            "both have to be of two dimensions or more, the first one's columns as many as the second one's rows",
+            "both must have at least two dimensions, and the first must have as many columns as the second has rows",
         )),
     }
 }

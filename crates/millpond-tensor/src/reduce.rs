@@ -265,7 +265,7 @@ pub(super) fn vectors_only(
         operation,
         left: left.into(),
         right: right.into(),
-        rule: "both have to be of one dimension and of the same size",
+        rule: "both must have one dimension and the same size",
     })
 }
 

@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for NumberVisitor {
         f.write_str(if self.is_part {
             "a number"
         } else {
-            "a number, a truth value, or a pair of numbers"
+            "a number, a boolean, or a pair of numbers"
         })
     }
     fn visit_bool<E: serde::de::Error>(self, is: bool) -> Result<Scalar, E> {
@@ -207,7 +207,7 @@ struct Data {
 
 impl Data {
     fn new<E: serde::de::Error>(dtype: Option<DType>, shape: Option<Vec<usize>>) -> Result<Self, E> {
-        let first = || E::custom("a tensor's dtype and shape come before its data");
+        let first = || E::custom("the dtype and the shape of a tensor must come before its data");
         let (dtype, shape) = (dtype.ok_or_else(first)?, shape.ok_or_else(first)?);
         let elements = count(&shape).map_err(E::custom)?;
         Ok(Self {

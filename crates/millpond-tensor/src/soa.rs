@@ -76,7 +76,7 @@ pub trait Soa: Sized {
 
 /// The error of an index that is out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("element {index} of {len}")]
+#[error("the index {index} is out of bounds: the length is {len}")]
 pub struct SoaIndexError {
     /// The requested index.
     pub index: usize,

@@ -116,26 +116,26 @@ fn outputs_and_operands_of_the_wrong_type_shape_or_value_are_refused() {
     let message = |result: Result<(), TensorError>| result.expect_err("refused").to_string();
     assert_eq!(
         message(a.add_into(&a, &mut out)),
-        "add_into: one tensor is of f32 and shape [2, 2], the other of f64 and shape [2, 2]: cast one of them"
+        "add_into: one tensor has type f32 and shape [2, 2], the other has type f64 and shape [2, 2]: cast one of them"
     );
     let row = Tensor::zeros_in(&source, [2], DType::I8).expect("room");
     assert_eq!(
         message(a.mul(&row).map(drop)),
-        "mul: one tensor is of f32 and shape [2, 2], the other of i8 and shape [2]: cast one of them"
+        "mul: one tensor has type f32 and shape [2, 2], the other has type i8 and shape [2]: cast one of them"
     );
     let mut out = Tensor::zeros_in(&source, [2, 3], DType::F32).expect("room");
     assert_eq!(
         message(a.add_into(1.0, &mut out)),
-        "add_into: shapes [2, 3] and [2, 2] do not go together: the output's shape has to be that of the result"
+        "add_into: shapes [2, 3] and [2, 2] do not match: the output must have the shape of the result"
     );
     assert_eq!(
         message(out.mul_assign(&a)),
-        "mul_assign: shapes [2, 3] and [2, 2] do not go together: from the last dimension on, sizes have to be the same, or \
-         those of the second 1"
+        "mul_assign: shapes [2, 3] and [2, 2] do not match: the sizes must be equal, counted from the last dimension, or \
+         the size of the second must be 1"
     );
     let mut bools = Tensor::zeros_in(&source, [2], DType::Bool).expect("room");
     assert!(matches!(bools.add_assign(1), Err(TensorError::Scalar { .. })));
-    assert!(message(bools.add_assign(true)).starts_with("add_assign is not there for bool"));
+    assert!(message(bools.add_assign(true)).starts_with("add_assign is not supported for bool"));
     let mut whole = Tensor::full_in(&source, [3], 7).expect("room");
     let zero = Tensor::from_slice_in(&source, &[1, 0, 1], [3]).expect("room");
     assert!(matches!(

@@ -39,7 +39,7 @@ fn main() {
     let mut without_gc = Python::start(&["nogc"]);
     match &python {
         Some(python) => println!("CPython {}", python.version),
-        None => println!("no python3 here: only this crate is timed"),
+        None => println!("python3 is not installed: only this crate is timed"),
     }
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
         let mut ours = Vec::new();

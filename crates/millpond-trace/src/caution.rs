@@ -101,7 +101,7 @@ impl Caution {
                  for the part that was read.",
             ),
             Self::EventsLost { .. } => Some(
-                "So blocks may end later than they did, or be missing: where the recording lists what was live, it is right \
+                "So blocks may end later than they did, or be missing, until the recording lists the live blocks \
                  again.",
             ),
             Self::NoHistory { .. } => Some(
@@ -130,7 +130,7 @@ impl fmt::Display for Caution {
             } => {
                 write!(
                     f,
-                    "the recorder's ring was full: older events are missing, though none of their blocks still lived"
+                    "the recorder's ring was full: older events are missing, but none of their blocks were still live"
                 )
             }
             Self::RingWrapped {
@@ -140,7 +140,7 @@ impl fmt::Display for Caution {
             } => {
                 write!(
                     f,
-                    "the recording starts after {} of {} already lived",
+                    "the recording starts with {} of {} already live",
                     count(initial_blocks, "block"),
                     size(initial_bytes)
                 )?;
@@ -152,7 +152,7 @@ impl fmt::Display for Caution {
             }
             Self::Cut { bytes } => write!(
                 f,
-                "the file is cut after {}; what is whole before that was read",
+                "the file is truncated after {}; the complete part before that was read",
                 size(bytes)
             ),
             Self::EventsLost { count: n } => {
@@ -163,9 +163,7 @@ impl fmt::Display for Caution {
                     count(n, "event")
                 )
             }
-            Self::NoTimes => {
-                f.write_str("the recording has no times; the order of events is all that is known")
-            }
+            Self::NoTimes => f.write_str("the recording has no times; only the order of its events is known"),
             Self::NoHistory { device } => {
                 match device {
                     ..0 => f.write_str("the host")?,
@@ -191,7 +189,7 @@ impl Finding {
         match self {
             Self::StateDisagrees => (
                 "place",
-                "history and final state of the snapshot contradict each other in {count}",
+                "the history and the final state of the snapshot contradict each other in {count}",
             ),
             Self::BlocksMisplaced => (
                 "block",
@@ -201,15 +199,18 @@ impl Finding {
                 "segment",
                 "{count} {is} not filled by its blocks or overlapping another",
             ),
-            Self::UnknownFrees => ("free", "{count} of blocks never seen allocated {was} ignored"),
+            Self::UnknownFrees => (
+                "free",
+                "{count} of blocks without a recorded allocation {was} ignored",
+            ),
             Self::AllocatedTwice => (
                 "id or address",
                 "{count} {was} allocated again without a free; the older block was ended there",
             ),
-            Self::FreedTwice => ("free", "{count} of blocks already given back {was} ignored"),
+            Self::FreedTwice => ("free", "{count} of blocks that were already freed {was} ignored"),
             Self::FreesNotCompleted => (
                 "free",
-                "{count} {was} taken as complete because the recorder left completions out",
+                "{count} {was} treated as complete because the recorder omitted completions",
             ),
             Self::FreeBytesDiffer => (
                 "free",
@@ -222,18 +223,18 @@ impl Finding {
                 "entry",
                 "{count} {was} skipped for a missing field or a value of the wrong type",
             ),
-            Self::OtherEvents => ("event", "{count} about something else than memory {was} ignored"),
+            Self::OtherEvents => ("event", "{count} about something other than memory {was} ignored"),
             Self::TimesBackwards => (
                 "event",
                 "{count} {is} earlier than the one before; the recorded order was kept",
             ),
             Self::TagsDropped => (
                 "tag",
-                "{count} {was} left out because all tags together grew too long",
+                "{count} {was} omitted because all tags together were too long",
             ),
             Self::StreamsFolded => (
                 "event",
-                "{count} {was} put on the default stream or pool because there are more than 65535",
+                "{count} {was} assigned to the default stream or pool because there are more than 65535 streams or pools",
             ),
             Self::SumsCapped => (
                 "allocation",
@@ -241,7 +242,7 @@ impl Finding {
             ),
             Self::StacksCut => (
                 "stack",
-                "{count} {was} too long to keep whole: the outermost callers are not shown",
+                "{count} {was} too long to keep in full: the outermost callers are not shown",
             ),
         }
     }

@@ -16,7 +16,7 @@ pub enum ReadError {
     },
     /// No reader supports this content.
     #[error(
-        "{found}; accepted are PyTorch memory snapshots (pickle), RMM logs (CSV), Millpond CSV and chrome traces (JSON), plain or compressed with gzip or zstd, and Millpond's own recordings"
+        "{found}; the supported formats are PyTorch memory snapshots (pickle), RMM logs (CSV), Millpond CSV and chrome traces (JSON), plain or compressed with gzip or zstd, and Millpond's own recordings"
     )]
     UnknownFormat {
         /// A description of the content.
@@ -50,7 +50,7 @@ pub enum ReadError {
     },
     /// A small compressed file with a very large number of lines or values.
     #[error(
-        "more than {lines} lines or values, which no real recording of this compressed size has; decompress it yourself if that is intended"
+        "the file has more than {lines} lines or values, which no real recording of this compressed size has; decompress it yourself if that is intended"
     )]
     TooDense {
         /// Number of lines or values read.
@@ -110,13 +110,13 @@ pub enum ReadError {
     #[error("interrupted")]
     Interrupted,
     /// A recording with more allocations than there are serial numbers.
-    #[error("more than {limit} allocations; split the recording")]
+    #[error("the recording has more than {limit} allocations; split it")]
     TooManyAllocations {
         /// Maximum number of allocations.
         limit: u32,
     },
     /// A recording with more devices than any machine has.
-    #[error("more than {limit} devices; this is not a recording of one process")]
+    #[error("the recording has more than {limit} devices; it is not a recording of one process")]
     TooManyDevices {
         /// Maximum number of devices.
         limit: usize,

@@ -339,7 +339,7 @@ impl History {
                 return Flow::Stop;
             }
             live.note(row);
-            allowed = allowance.check("the blocks that live at once", live.bytes_kept());
+            allowed = allowance.check("the blocks that are live at once", live.bytes_kept());
             if allowed.is_err() { Flow::Stop } else { Flow::On }
         })?;
         allowed?;

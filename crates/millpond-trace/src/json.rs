@@ -90,7 +90,7 @@ impl<'s, 'a> Json<'s, 'a> {
         let found = self.source.buffered().first().copied().unwrap_or(b' ');
         let at = self.source.offset();
         let what = format!(
-            "{:?} where {:?} belongs, at byte {at}",
+            "found {:?} instead of {:?} at byte {at}",
             char::from(found),
             char::from(wanted)
         );

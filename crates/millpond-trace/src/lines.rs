@@ -40,7 +40,7 @@ impl<'s, 'a> Lines<'s, 'a> {
             }
             searched = buffered.len();
             if searched > LONGEST {
-                let what = format!("longer than {LONGEST} bytes");
+                let what = format!("it is longer than {LONGEST} bytes");
                 return Err(ReadError::Csv {
                     line: self.number + 1,
                     what,

@@ -132,7 +132,7 @@ impl Table for Log<'_> {
             // The log does not contain the device's free bytes.
             b"allocate failure" => (Action::OutOfMemory, 0),
             other => {
-                let what = "is not an action; known are allocate, free and allocate failure";
+                let what = "is not an action; the actions are allocate, free and allocate failure";
                 return Err(format!("{} {what}", quoted(other)).into());
             }
         };

@@ -61,7 +61,7 @@ impl Names<'_> {
 
     pub(crate) fn need(&self, name: &str) -> Result<usize, String> {
         self.find(name)
-            .ok_or_else(|| format!("no column is named {name}"))
+            .ok_or_else(|| format!("there is no column {name}"))
     }
 }
 
@@ -184,7 +184,10 @@ pub(crate) fn read(source: &mut Source<'_>, table: &mut impl Table) -> Result<Ta
             (line, Some((columns, split))) => {
                 let fields = Fields::new(line, split);
                 if fields.count < columns {
-                    let what = format!("{} fields where {columns} columns are named", fields.count);
+                    let what = format!(
+                        "it has {} fields, but the table has {columns} columns",
+                        fields.count
+                    );
                     Err(BadLine::Unreadable(what))
                 } else {
                     table.row(&fields)
@@ -215,7 +218,7 @@ fn named(line: &[u8], table: &mut impl Table) -> Result<(usize, usize), String> 
     let columns = names.len();
     if columns > MOST_COLUMNS {
         return Err(format!(
-            "{columns} columns where at most {MOST_COLUMNS} are understood"
+            "the table has {columns} columns, more than the limit of {MOST_COLUMNS}"
         ));
     }
     Ok((columns, table.columns(&names)?))

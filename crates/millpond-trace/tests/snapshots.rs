@@ -636,7 +636,7 @@ fn whole_stacks_are_kept_and_only_extreme_ones_are_cut() {
     let sentence = Caution::Counted(Finding::StacksCut, 2).to_string();
     assert_eq!(
         sentence,
-        "2 stacks were too long to keep whole: the outermost callers are not shown"
+        "2 stacks were too long to keep in full: the outermost callers are not shown"
     );
 }
 

@@ -68,7 +68,7 @@ mod linux {
         let batches: Vec<Tensor> = data.batches(0, BATCH)?.collect();
         let copied = pool.stats().requested.current - before;
         let last = batches.last().map_or(0, |batch| batch.shape()[0]);
-        println!("{} batches, the last of {last} rows", batches.len());
+        println!("{} batches, the last with {last} rows", batches.len());
 
         // The new tensors are made in a scope of their own, which frees its memory at the end.
         let set = Pools::new();
@@ -110,16 +110,16 @@ mod linux {
         drop(batches);
         let freed = refused.is_some_and(|refused| refused.tensor.free().is_ok());
         let proofs = [
-            check("the batches are views: no byte was asked for", copied == 0),
-            check("the last one is short", last == ROWS % BATCH),
-            check("the scope's memory went with it", left_in_scope == 0),
-            check("in place nothing was allocated", asked == (0, 0)),
-            check("both ways came to the same", same),
+            check("the batches are views: no memory was requested", copied == 0),
+            check("the last batch is short", last == ROWS % BATCH),
+            check("the scope's memory was freed with the scope", left_in_scope == 0),
+            check("nothing was allocated in place", asked == (0, 0)),
+            check("both ways have the same result", same),
             check(
-                "the data was not freed while batches lived",
+                "the data was not freed while batches existed",
                 counted == Some(many),
             ),
-            check("and was when they were gone", freed),
+            check("the data was freed after the last batch", freed),
         ];
         Ok(proofs.into_iter().all(|holds| holds))
     }

@@ -28,7 +28,10 @@ fn resident() -> Outcome<u64> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
     let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number.ok_or("the system does not say")?.parse::<u64>()? << 10)
+    Ok(number
+        .ok_or("the system does not report the memory")?
+        .parse::<u64>()?
+        << 10)
 }
 
 /// Compacts until the ratio is low, and prints the figures. `outside` returns the bytes in use according to the system or the driver.
@@ -144,7 +147,7 @@ fn main() -> Outcome<ExitCode> {
     let proven = host()? & device()?;
     let told = if proven { "proven" } else { "NO" };
     println!(
-        "at most {:.0} % is unused, and nothing that lives was touched: {told}",
+        "at most {:.0} % is unused, and no live block was changed: {told}",
         MOST * 100.0
     );
     Ok(if proven {

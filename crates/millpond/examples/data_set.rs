@@ -62,7 +62,10 @@ mod linux {
         let status = fs::read_to_string("/proc/self/status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kib = line.and_then(|rest| rest.split_whitespace().next());
-        Ok(kib.ok_or("the system does not tell")?.parse::<u64>()? << 10)
+        Ok(kib
+            .ok_or("the system does not report the memory")?
+            .parse::<u64>()?
+            << 10)
     }
 
     fn total(numbers: &[f32]) -> f64 {
@@ -130,7 +133,7 @@ mod linux {
         });
         let grown = most - before;
         println!(
-            "a budget of {}: the process grew by {}, the pool held {} at most",
+            "with a budget of {}, the process grew by {}, and the pool held at most {}",
             display_size(BUDGET),
             display_size(grown),
             display_size(pool.stats().requested.peak)
@@ -138,16 +141,25 @@ mod linux {
         let numbers = (ROWS * ROW) as f64;
         let proofs = [
             check("the last batch is short", short),
-            check("every row came, in order", passed.rows == ROWS as u64 && in_order),
             check(
-                "the sum is that of what was written",
+                "every row was read, in order",
+                passed.rows == ROWS as u64 && in_order,
+            ),
+            check(
+                "the sum matches the written data",
                 sum == (expected + numbers) / 2.0,
             ),
             check("the file is larger than the budget", data.bytes() > 10 * BUDGET),
-            check("the process stayed within it", grown <= BUDGET + ALLOWANCE),
-            check("so did the pool", pool.stats().requested.peak <= BUDGET),
+            check(
+                "the process stayed within the budget",
+                grown <= BUDGET + ALLOWANCE,
+            ),
+            check(
+                "the pool stayed within the budget",
+                pool.stats().requested.peak <= BUDGET,
+            ),
             check("a pass can be ended", ended.is_err() && chunks == 3),
-            check("all memory went back", pool.stats().requested.current == 0),
+            check("all memory was freed", pool.stats().requested.current == 0),
         ];
         Ok(proofs.into_iter().all(|holds| holds))
     }

@@ -66,7 +66,7 @@ mod linux {
                 return Ok(());
             }
         }
-        println!("NO: it was not stopped");
+        println!("NO: the access was not stopped");
         Ok(())
     }
 
@@ -79,7 +79,7 @@ mod linux {
         for (what, signal, says) in [
             ("past", Some(libc::SIGSEGV), "0 B past the end of 4096 B"),
             ("freed", Some(libc::SIGSEGV), "0 B into 4096 B"),
-            ("before", None, "underrun: a write 1 B before the begin"),
+            ("before", None, "underrun: a write 1 B before the start"),
         ] {
             let child = Command::new(env::current_exe()?).arg(what).output()?;
             let said = String::from_utf8_lossy(&child.stderr);

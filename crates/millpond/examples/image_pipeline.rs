@@ -84,11 +84,15 @@ mod linux {
         /// change is 0, and the largest 255. The result is stored in the processor until the next image.
         fn process(&mut self, image: TensorRef<'_>) -> Result<TensorRef<'_>, Box<dyn Error>> {
             let &[rows, columns, CHANNELS] = image.shape() else {
-                return Err(format!("{:?} is no image of {CHANNELS} channels", image.shape()).into());
+                return Err(format!(
+                    "{:?} is not the shape of an image with {CHANNELS} channels",
+                    image.shape()
+                )
+                .into());
             };
             if rows.min(columns) <= 4 || rows * columns > self.most {
                 return Err(format!(
-                    "{rows} times {columns} pixels: there have to be more than 4 each way and at most {}",
+                    "{rows} x {columns} pixels: each number must be above 4 and at most {}",
                     self.most
                 )
                 .into());
@@ -234,7 +238,7 @@ mod linux {
         }
         let made = pool.stats();
         println!(
-            "{} processors, made for {most_rows} times {most_columns} pixels: {} blocks, {}",
+            "{} processors for {most_rows} x {most_columns} pixels: {} blocks, {}",
             processors.len(),
             made.allocations,
             display_size(made.requested.current)
@@ -271,7 +275,7 @@ mod linux {
         let stats: Vec<_> = stats.collect();
         let scopes: u64 = stats.iter().map(|stats| stats.scopes).sum();
         println!(
-            "{scopes} images of {} sizes: {} allocations, at most {} of {} for temporaries in use",
+            "{scopes} images of {} sizes: {} allocations, with at most {} of {} in use for temporaries",
             images.len(),
             after.allocations - made.allocations,
             display_size(stats.iter().map(|stats| stats.scratch_peak).max().unwrap_or(0)),
@@ -281,24 +285,27 @@ mod linux {
         let left = pool.stats();
         let proofs = [
             check(
-                "each processor took its memory when it was made",
+                "each processor allocated its memory when it was created",
                 made.allocations == 6,
             ),
             check(
-                "no image asked for any, the first neither",
+                "no image allocated memory, not even the first",
                 after.allocations == made.allocations && stats.iter().all(|stats| stats.growths == 1),
             ),
             check(
-                "nor did the peak rise",
+                "the peak did not rise",
                 after.requested.peak == made.requested.current,
             ),
-            check("all came out as by a plain loop", first && busy),
-            check("so they did on three threads at once", together && scopes == 32),
+            check("every image matches that of a plain loop", first && busy),
             check(
-                "what does not fit is refused",
+                "every image also matches on three threads at once",
+                together && scopes == 32,
+            ),
+            check(
+                "images that do not fit are refused",
                 refused.iter().all(Option::is_some),
             ),
-            check("all memory went back", left.requested.current == 0),
+            check("all memory was freed", left.requested.current == 0),
         ];
         Ok(proofs.into_iter().all(|holds| holds))
     }

@@ -110,10 +110,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     step(&pool, &mut model)?;
     model.scores.clear();
     let mended = check.finish().is_empty();
-    println!(
-        "mended: {}",
-        if mended { "nothing is left: proven" } else { "NO" }
-    );
+    println!("fixed: {}", if mended { "nothing is left: proven" } else { "NO" });
     Ok(if by_tag && by_place && mended {
         ExitCode::SUCCESS
     } else {

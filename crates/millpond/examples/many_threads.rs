@@ -78,7 +78,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (buffers, tensors) = (THREADS * BUFFERS, THREADS * (3 * SUMS + 1));
     println!("{buffers} buffers and {tensors} tensors in {THREADS} threads, some freed by another");
     println!(
-        "allocations {}, frees {}, requested {} and allocated {} bytes now, {wrong} with foreign contents",
+        "allocations {}, frees {}, requested {} and allocated {} bytes now, {wrong} blocks with wrong contents",
         stats.allocations, stats.frees, stats.requested.current, stats.allocated.current
     );
     let asked = (buffers + tensors) as u64;
@@ -87,11 +87,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         && (stats.requested.current, stats.allocated.current, wrong) == (0, 0, 0);
     println!(
         "the account is {}",
-        if proven {
-            "at nought: proven"
-        } else {
-            "NOT at nought"
-        }
+        if proven { "at zero: proven" } else { "NOT at zero" }
     );
     Ok(if proven {
         ExitCode::SUCCESS

@@ -40,7 +40,7 @@ mod linux {
         let stats = set.stats();
         println!("{moment}\n{stats}");
         println!(
-            "in use {:.1} % of what is reserved, fragmentation {:.1} %\n",
+            "in use: {:.1} % of the reserved memory, fragmentation: {:.1} %\n",
             100.0 * stats.utilisation(),
             100.0 * stats.fragmentation_ratio()
         );
@@ -56,7 +56,10 @@ mod linux {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|rest| rest.split_whitespace().next());
-        Ok(kib.ok_or("the system does not tell")?.parse::<u64>()? << 10)
+        Ok(kib
+            .ok_or("the system does not report the memory")?
+            .parse::<u64>()?
+            << 10)
     }
 
     fn fill(pool: &Pool) -> Result<Vec<Buffer<u64>>, Box<dyn Error>> {
@@ -96,7 +99,7 @@ mod linux {
         // Idle memory stays until it is released explicitly.
         let template = Pool::builder().settings("").limit(LIMIT).budget(&budget);
         let set = Pools::with(template.trim_every(None));
-        look_after(&set, "before anything is asked for");
+        look_after(&set, "before the first request");
 
         let buffers = fill(&set.host()?)?;
         let full = look_after(&set, "300 buffers");
@@ -107,7 +110,7 @@ mod linux {
         buffers.retain(|(at, _)| at % 3 == 0);
         let places: Vec<_> = buffers.iter().map(|(_, buffer)| buffer.as_ptr()).collect();
         let (before, resident_before): (PoolsStats, u64) = (set.stats(), resident()?);
-        let compacted = look_after(&set, "every third left");
+        let compacted = look_after(&set, "a third of the buffers");
         let (after, resident_after) = (set.stats(), resident()?);
         look_after(&set, "after that");
 
@@ -118,7 +121,7 @@ mod linux {
             .saturating_sub(after.total.reserved.current);
         let fell = resident_before.saturating_sub(resident_after);
         println!(
-            "reserved {} less, in memory {} less",
+            "{} less reserved, {} less in memory",
             display_size(returned),
             display_size(fell)
         );
@@ -128,27 +131,27 @@ mod linux {
             .any(|((_, buffer), place)| buffer.as_ptr() != *place);
         let proofs = [
             check(
-                "it was warned once when 80 % were in use",
+                "there was one warning, when 80 % were in use",
                 warned == 1 && warnings.load(Ordering::Relaxed) == 1,
             ),
-            check("nothing was compacted while the blocks lay close", !full),
+            check("nothing was compacted while the blocks were contiguous", !full),
             check("the holes were noticed", compacted),
             check(
                 "the fragmentation is below 30 %",
                 after.fragmentation_ratio() < FRAGMENTED,
             ),
             check(
-                "half of what was reserved went back",
+                "half of the reserved memory was freed",
                 returned >= before.total.reserved.current / 2,
             ),
-            check("the system has it again", fell >= returned / 2),
+            check("the system has this memory again", fell >= returned / 2),
             check(
                 "what is in use is in use",
                 after.total.allocated.current == before.total.allocated.current,
             ),
             check("no live block moved", !moved),
             check(
-                "no live block changed",
+                "no live block was changed",
                 buffers.iter().all(|(at, buffer)| is_whole(*at, buffer)),
             ),
         ];

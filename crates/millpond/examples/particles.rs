@@ -109,7 +109,7 @@ mod linux {
         });
         let used = ["position", "velocity"].map(|name| layout.field(name).map_or(0, |field| field.bytes));
         println!(
-            "{STEPS} steps of {PARTICLES} particles: each reads {} bytes of a particle, among {} as an array of structures \
+            "{STEPS} steps of {PARTICLES} particles: each reads {} bytes of a particle, of {} in an array of structures \
              (the bench `layout` measures what that costs)",
             used.iter().sum::<usize>(),
             layout.bytes
@@ -134,28 +134,28 @@ mod linux {
         let asked = moving.len();
         let refused = moving.try_reserve(usize::MAX / 2).is_err();
         let proofs = [
-            check("both ways came to the same", arrays.to_vec() == structures),
-            check("so did four threads", spread.to_vec() == structures),
+            check("both ways have the same result", arrays.to_vec() == structures),
+            check("four threads have the same result", spread.to_vec() == structures),
             check("the sum of one field agrees", mass == expected),
             check(
-                "those that rest are gone",
+                "the particles at rest are gone",
                 moving.len() + rest == usize::from(PARTICLES),
             ),
             check(
-                "none of the others is",
+                "no other particle is gone",
                 moving.iter().all(|particle| *particle.moves == 1),
             ),
             check(
-                "what cannot be had changed nothing",
+                "a failed allocation changed nothing",
                 refused && moving.len() == asked,
             ),
             check(
-                "a step asks for no memory",
+                "a step allocates no memory",
                 pool.stats().allocations == taken + layout.fields.len() as u64,
             ),
         ];
         drop((arrays, spread, moving));
-        let empty = check("all of it went back", pool.stats().requested.current == 0);
+        let empty = check("all memory was freed", pool.stats().requested.current == 0);
         Ok(proofs.into_iter().all(|holds| holds) && empty)
     }
 }

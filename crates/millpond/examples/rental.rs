@@ -75,7 +75,7 @@ mod linux {
         for (mark, rental) in &sets {
             let stats = rental.stats();
             println!(
-                "tenant {mark}: {} rents, {} of a buffer that was there, {} wait for the next",
+                "tenant {mark}: {} rents, {} of a cached buffer, {} buffers are cached",
                 stats.rents,
                 stats.reuses,
                 display_size(stats.kept_bytes)
@@ -85,7 +85,7 @@ mod linux {
             kept += stats.kept_bytes;
         }
         let asked = pool.stats().allocations;
-        println!("the pool was asked {asked} times; {}", pool.stats());
+        println!("{asked} allocations from the pool; {}", pool.stats());
 
         // A line that the pool itself rents belongs to no set. It is zeroed, whichever tenant had the memory before.
         for (_, rental) in &sets {
@@ -101,15 +101,18 @@ mod linux {
         let all = (TENANTS.len() * THREADS * RENTS) as u64;
         let proofs = [
             check(
-                &format!("of {rents} rents all but the first few met a buffer that was there"),
+                &format!("all but the first few of {rents} rents reused a buffer"),
                 rents == all && fresh <= few && asked == fresh,
             ),
-            check("no line was shorter than was asked for", short == 0),
-            check("nobody read what another tenant wrote", foreign == 0),
-            check("what the pool rents by itself is zero", cleared),
-            check("what was given back waited in the sets", kept > 0),
-            check("and none of it after they were cleared", still_held == 0),
-            check("all of it went back", pool.stats().reserved.current == 0),
+            check("no line was shorter than requested", short == 0),
+            check("no tenant read the data of another", foreign == 0),
+            check("buffers that the pool rents by itself are zeroed", cleared),
+            check("returned buffers were cached in the sets", kept > 0),
+            check(
+                "no buffer was cached after the sets were cleared",
+                still_held == 0,
+            ),
+            check("all memory was freed", pool.stats().reserved.current == 0),
         ];
         Ok(proofs.into_iter().all(|holds| holds))
     }

@@ -1,5 +1,5 @@
 //! Work that leaves no memory in use: a scope with its own pools, and a workspace whose buffers are allocated before the
-//! first pass. At the end the program proves that the default is in force again and that the scope's memory is
+//! first pass. At the end the program proves that the default pool is in use again and that the scope's memory is
 //! freed, even after a panic.
 //!
 //! ```text
@@ -94,38 +94,47 @@ mod linux {
             println!("in the scope\n{}", millpond::memory_stats());
             Ok::<_, Box<dyn Error>>((answer, spread))
         })?;
-        println!("at its end the budget holds {}", display_size(budget.used()));
+        println!(
+            "at the end of the scope, {} of the budget are in use",
+            display_size(budget.used())
+        );
         let emptied = budget.used();
 
         let (lost, doomed) = counted("doomed")?;
         let mut at_worst = 0;
-        println!("now one that panics:");
+        println!("now a scope that panics:");
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _scope = doomed.enter();
             let buffer = millpond::alloc_zeroed::<f64>(LEN);
             at_worst = lost.used();
-            panic!("with {} bytes in hand", buffer.map_or(0, |buffer| buffer.bytes()));
+            panic!(
+                "panicked while {} bytes were allocated",
+                buffer.map_or(0, |buffer| buffer.bytes())
+            );
         }));
         let inside = pools();
 
         // The last pools of the sets are freed with the sets.
         drop((set, doomed));
         let proofs = [
-            check("the work came to what it should", sum == 81.0 * LEN as f64),
-            check("the pool was asked in the first pass only", asked == 0),
-            check("every thread did its part", spread == 4 * 45 * LEN as u64 / 10),
-            check("the scope's memory went with it", emptied == 0),
+            check("the result of the work is right", sum == 81.0 * LEN as f64),
+            check("only the first pass allocated from the pool", asked == 0),
+            check("every thread did its share", spread == 4 * 45 * LEN as u64 / 10),
+            check("the scope's memory was freed with the scope", emptied == 0),
             check(
-                "the panic came through",
+                "the panic was propagated",
                 panicked.is_err() && at_worst >= 8 * LEN as u64,
             ),
-            check("its scope's memory went too", lost.used() == 0),
+            check("the memory of that scope was freed too", lost.used() == 0),
             check(
-                "the default is in force again",
+                "the default pool is in use again",
                 inside.is_same(&default) && pools().is_same(&default),
             ),
-            check("nobody drew from it meanwhile", default.stats() == before),
-            check("nothing is charged any more", budget.used() == 0),
+            check(
+                "the default pool was not used meanwhile",
+                default.stats() == before,
+            ),
+            check("the budget is charged nothing more", budget.used() == 0),
         ];
         Ok(proofs.into_iter().all(|holds| holds))
     }

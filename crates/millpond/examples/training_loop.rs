@@ -32,7 +32,7 @@ fn look_after(set: &Pools) -> bool {
     }
     let idle = 100.0 * stats.fragmentation_ratio();
     println!(
-        "{idle:.0} % of what is reserved lie idle, compacting: {}",
+        "{idle:.0} % of the reserved memory is unused, compacting: {}",
         set.compact()
     );
     true
@@ -152,12 +152,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let trained = set.scope(|| train(&set))?;
     let end = set.stats().total;
     println!(
-        "with all tensors gone: requested {} bytes, {} frees",
+        "after all tensors were dropped: requested {} bytes, {} frees",
         end.requested.current, end.frees
     );
     let proven = trained && end.requested.current == 0 && end.frees == end.allocations;
     println!(
-        "it learnt, steady and free of leaks: {}",
+        "it learnt, is steady and free of leaks: {}",
         if proven { "proven" } else { "NO" }
     );
     Ok(if proven {

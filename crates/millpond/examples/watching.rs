@@ -134,7 +134,7 @@ fn main() {
     #[cfg(feature = "tracing")]
     {
         let (traced, _) = bare.with_subscriber(Arc::new(millpond::event::TracingSubscriber::new()));
-        table.row("to tracing, where nobody listens", 1 << 20, &mut |at| {
+        table.row("to tracing without a subscriber", 1 << 20, &mut |at| {
             traced.allocated(&info(at));
         });
     }

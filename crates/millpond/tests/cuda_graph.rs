@@ -224,7 +224,7 @@ fn calls_that_a_capture_forbids_are_errors() {
             .pool()
             .alloc::<u32>(LEN, &stream)
             .expect_err("it is the graph's");
-        assert!(error.to_string().contains("graph's own memory"), "{error}");
+        assert!(error.to_string().contains("a graph's own pool"), "{error}");
         drop((graph, output));
         whole(&pool);
         assert_eq!(pool.lost(), None);

@@ -201,7 +201,7 @@ fn without_nvrtc_one_sentence_says_what_to_install() {
     // The first path has no file, and the second is a library without NVRTC's functions.
     let other = emulator::library().expect("it is loaded");
     for (path, says) in [
-        ("/nowhere/libnvrtc.so", "MILLPOND_NVRTC is set, and "),
+        ("/nowhere/libnvrtc.so", "MILLPOND_NVRTC is set, but "),
         (
             other.to_str().expect("a path of text"),
             "has no nvrtcCreateProgram",

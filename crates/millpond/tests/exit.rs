@@ -51,7 +51,7 @@ fn live_blocks_are_reported_once_at_exit_in_debug_builds() {
         "{error}"
     );
     assert!(
-        error.contains("besides, 1.00 MiB in 1 block leaked on purpose"),
+        error.contains("in addition, 1.00 MiB in 1 block leaked on purpose"),
         "{error}"
     );
     if cfg!(feature = "stacks") {

@@ -100,7 +100,7 @@ fn a_text_that_is_not_a_size_is_reported() {
     let said = catch_unwind(wrong).unwrap_err();
     let said = said.downcast_ref::<String>().expect("a text");
     assert!(
-        said.contains("a limit is not a size") && said.contains("much"),
+        said.contains("invalid limit: ") && said.contains("much"),
         "{said}"
     );
 }

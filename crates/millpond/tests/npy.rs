@@ -184,10 +184,10 @@ fn damaged_files_are_refused() {
         Npy::open(&path).map(|npy| npy.tensor().map(drop))
     };
     assert!(matches!(with(0, b"PK"), Err(NpyError::Header { .. })));
-    assert!(matches!(with(6, &[4]), Err(NpyError::Header { why, .. }) if why.contains("version 4.0")));
+    assert!(matches!(with(6, &[4]), Err(NpyError::Header { why, .. }) if why.contains("version is 4.0")));
     // A header that claims four gigabytes allocates no memory for them.
     assert!(
-        matches!(with(6, &[2, 0, 255, 255, 255, 255]), Err(NpyError::Header { why, .. }) if why.contains("at most 65536 are read"))
+        matches!(with(6, &[2, 0, 255, 255, 255, 255]), Err(NpyError::Header { why, .. }) if why.contains("more than the limit of 65536"))
     );
     // A shape that claims more elements than there are allocates none either.
     let place = whole

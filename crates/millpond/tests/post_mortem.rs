@@ -305,7 +305,7 @@ fn a_report_without_a_ledger_says_so_and_how_to_enable_one() {
     };
     let (why, text) = refuse("off");
     assert_eq!((why.without_account, why.holders.named().len()), (1, 0));
-    let line = "a pool keeps no account of who holds its blocks: the setting track:all or PoolBuilder::track keeps one";
+    let line = "a pool keeps no account of the holders of its blocks: enable one with track:all or PoolBuilder::track";
     assert!(text.contains(line), "{text}");
     let (why, text) = refuse("all");
     assert_eq!(why.without_account, 0);
@@ -318,7 +318,7 @@ fn a_report_without_a_ledger_says_so_and_how_to_enable_one() {
     survey.no_account();
     let text = survey.finish().to_string();
     assert!(
-        text.contains("2 pools keep no account of who holds their blocks"),
+        text.contains("2 pools keep no account of the holders of their blocks"),
         "{text}"
     );
 }

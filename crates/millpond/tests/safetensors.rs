@@ -404,17 +404,23 @@ fn hostile_headers_are_refused() {
     for length in [3, 1 << 40, u64::MAX] {
         fs::write(&path, [&length.to_le_bytes()[..], b"{}"].concat()).expect("room");
         let error = SafeTensors::open(&path).expect_err("it is shorter");
-        assert!(error.to_string().contains("2 are left of the file"), "{error}");
+        assert!(
+            error.to_string().contains("the rest of the file has only 2"),
+            "{error}"
+        );
     }
     let large = fs::File::create(&path).expect("room");
     large.set_len(200_000_000).expect("a hole");
     (&large).write_all(&100_000_001_u64.to_le_bytes()).expect("room");
     let error = SafeTensors::open(&path).expect_err("more than the format has");
-    assert!(error.to_string().contains("100000000 are the most"), "{error}");
+    assert!(
+        error.to_string().contains("the format's limit of 100000000"),
+        "{error}"
+    );
     for length in 0..8 {
         fs::write(&path, &[0; 8][..length]).expect("room");
         let error = SafeTensors::open(&path).expect_err("no length");
-        assert!(error.to_string().contains("8 say how long"), "{error}");
+        assert!(error.to_string().contains("its header alone takes 8"), "{error}");
     }
     let missing = SafeTensors::open(folder.0.join("none")).expect_err("it is not there");
     assert!(missing.to_string().contains("none: cannot find it"), "{missing}");

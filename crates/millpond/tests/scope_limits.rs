@@ -329,7 +329,7 @@ fn a_failure_names_the_holders_of_memory() {
         shown.replace_range(from..to, "");
     }
     let expected = [
-        "limits of memory are exceeded",
+        "memory limits are exceeded",
         "  peak: 3.00 MiB, and the limit is 2.00 MiB",
         "  leaked: 4.00 KiB, and the limit is 0 B",
         "  allocations: 4, and the limit is 3",

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Builds a budget. It is returned by [`Budget::builder`] and [`Budget::child_builder`].
-#[must_use = "a builder makes nothing until it is built"]
+#[must_use = "a builder creates nothing until `build` is called"]
 pub struct BudgetBuilder {
     name: String,
     parent: Option<Budget>,

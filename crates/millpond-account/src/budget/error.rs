@@ -206,13 +206,13 @@ pub enum BudgetError {
         forgotten: u64,
     },
     /// The nesting is too deep.
-    #[error("budgets nest at most {most} deep")]
+    #[error("budgets can be nested at most {most} levels deep")]
     TooDeep {
         /// The maximum number of levels.
         most: u32,
     },
     /// The memory for the entry of a waiting request could not be allocated.
-    #[error("no memory is left to note that a request waits")]
+    #[error("cannot allocate the entry of a waiting request: no memory is left")]
     NoMemory,
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// The request joins the line when it is first polled, or earlier with [`join`](Self::join). Dropping it removes it
 /// from the line and gives room that was reserved for it to the next request. After it has completed, further polls
 /// return [`Poll::Pending`].
-#[must_use = "a request that is dropped leaves the line"]
+#[must_use = "dropping a request removes it from the line"]
 pub struct Wait {
     from: Arc<Node>,
     bytes: u64,

@@ -210,7 +210,7 @@ impl LeakReport {
         }
         if self.meant > 0 {
             let (bytes, blocks) = (display_size(self.meant_bytes), Count(self.meant, "block"));
-            write!(f, "\nbesides, {bytes} in {blocks} leaked on purpose")?;
+            write!(f, "\nin addition, {bytes} in {blocks} leaked on purpose")?;
         }
         if self.weight > 1 {
             write!(

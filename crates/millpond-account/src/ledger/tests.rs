@@ -321,7 +321,9 @@ fn a_free_with_a_wrong_size_or_alignment_keeps_the_block() {
     );
     let text = error.to_string();
     assert!(
-        text.starts_with("wrong alignment in the free of 0x1000: 8 given, 64 asked for, 100 B"),
+        text.starts_with(
+            "wrong alignment in the free of 0x1000: the caller passed 8, but 64 was requested: 100 B"
+        ),
         "{text}"
     );
     let error = ledger.remove(0x1008, Some((100, 64))).unwrap_err();

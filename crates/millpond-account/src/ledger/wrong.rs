@@ -55,7 +55,7 @@ pub enum WrongFree {
     },
     /// The caller names a size that differs from the requested one.
     #[error(
-        "wrong size in the free of {address:#x}: {given} B given for {}",
+        "wrong size in the free of {address:#x}: the caller passed {given} B, but the block has {}",
         Block(.block, .at.as_ref())
     )]
     WrongSize {
@@ -72,7 +72,7 @@ pub enum WrongFree {
     },
     /// The caller names an alignment that differs from the requested one.
     #[error(
-        "wrong alignment in the free of {address:#x}: {given} given, {allocated} asked for, {}",
+        "wrong alignment in the free of {address:#x}: the caller passed {given}, but {allocated} was requested: {}",
         Block(.block, .at.as_ref())
     )]
     WrongAlign {
@@ -132,7 +132,7 @@ impl fmt::Display for Offset {
             Ok(at) => write!(f, "overrun: a write {} B past the end", at.saturating_sub(self.1)),
             Err(_) => write!(
                 f,
-                "underrun: a write {} B before the begin",
+                "underrun: a write {} B before the start",
                 self.0.unsigned_abs()
             ),
         }

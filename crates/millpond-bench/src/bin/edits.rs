@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Compares the predicted peaks of edited recordings with recordings of the changed programs.
 #[derive(Parser)]
 struct Arguments {
-    /// The list of pairs
+    /// TOML file with the list of pairs
     #[arg(default_value = "traces/pairs/pairs.toml")]
     pairs: PathBuf,
 }

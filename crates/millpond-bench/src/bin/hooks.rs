@@ -2,7 +2,7 @@
 //! on the machine does not matter.
 //!
 //! Runs itself under `valgrind --tool=callgrind` with a number of pairs and with ten times as many. The difference contains
-//! only the pairs. Prints a table, or a message about a missing tool. Before that, it prints the time of an event: observed and
+//! only the pairs. Prints a table, or an error if valgrind is missing. Before that, it prints the time of an event: observed and
 //! unobserved pairs run in turn, and an event takes half the difference of each round.
 
 use clap::Parser;
@@ -51,8 +51,8 @@ type Setup = fn(PoolBuilder) -> Result<Pool, Box<dyn Error>>;
 /// The cases by name, with a description.
 const CASES: [(&str, &str, Setup); 9] = [
     (LOOP, "the loop alone", |builder| Ok(builder.host()?)),
-    ("off", "nobody watches", |builder| Ok(builder.host()?)),
-    ("left", "someone did, and has left", |builder| {
+    ("off", "no observer", |builder| Ok(builder.host()?)),
+    ("left", "an observer was removed", |builder| {
         let pool = builder.host()?;
         let id = pool.subscribe(read);
         pool.unsubscribe(id);
@@ -66,7 +66,7 @@ const CASES: [(&str, &str, Setup); 9] = [
     ("sums", "a subscriber adds sizes by tag", |builder| {
         sums(builder, false)
     }),
-    ("stamped", "the same with time stamps", |builder| {
+    ("stamped", "the same, with time stamps", |builder| {
         sums(builder, true)
     }),
     ("sampled", "account of one block in 1,000", |builder| {
@@ -126,7 +126,7 @@ fn times() -> Result<(), Box<dyn Error>> {
     const ROUNDS: usize = 21;
     const PAIRS: usize = 100_000;
     let plain = pool(|builder| Ok(builder.host()?))?;
-    println!("nanoseconds an event, 64 B              median      least");
+    println!("nanoseconds per event, 64 B             median      least");
     for (_, about, setup) in &CASES[WITH_EVENTS] {
         let watched = pool(*setup)?;
         let [without, with] = in_turn::<2, Box<dyn Error>>(ROUNDS, |side| {
@@ -146,12 +146,14 @@ fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, Box<dyn Error>> {
     let here = std::env::current_exe()?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        // Counts only the pairs, because the time of the clock's setup varies.
+        // Counts only the pairs, because the instructions of the clock's setup vary.
         .arg("--toggle-collect=hooks::run")
         .arg(here)
         .args([name, &bytes.to_string(), &pairs.to_string()])
         .output()
-        .map_err(|error| format!("cannot run valgrind, which counts the instructions: {error}"))?;
+        .map_err(|error| {
+            format!("cannot run valgrind to count instructions: {error}; install it, or print only `times`")
+        })?;
     let told = String::from_utf8_lossy(&output.stderr);
     let collected = told.lines().find_map(|line| line.split("Collected :").nth(1));
     let number = collected.and_then(|number| number.trim().parse().ok());
@@ -160,7 +162,7 @@ fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, Box<dyn Error>> {
 
 fn table() -> Result<(), Box<dyn Error>> {
     let heads = SIZES.map(|bytes| format!("{:>10}", millpond::engine::display_size(bytes as u64)));
-    println!("instructions of a pair, counted   {}", heads.join(" "));
+    println!("instructions per pair             {}", heads.join(" "));
     for (name, about, _) in CASES {
         let mut row = format!("{about:<33} ");
         for bytes in SIZES {
@@ -175,14 +177,14 @@ fn table() -> Result<(), Box<dyn Error>> {
 /// Measures the cost of observers. Without arguments, prints the times of events and the instructions of pairs.
 #[derive(Parser)]
 struct Arguments {
-    /// `times`, to print only the times, or the case that a child runs
+    /// `times` to print only the times, or the case that a child process runs
     case: Option<String>,
 
-    /// The size of the child's blocks
+    /// Size of the child's blocks in bytes
     #[arg(requires = "count")]
     bytes: Option<usize>,
 
-    /// The number of the child's pairs
+    /// Number of the child's pairs
     count: Option<u64>,
 }
 
@@ -200,7 +202,7 @@ fn run_arguments(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             run((name != LOOP).then_some(&pool), bytes, count)
         }
         _ if name == "times" => times(),
-        _ => Err("a case needs a size in bytes and a number of pairs".into()),
+        _ => Err("a case needs a size in bytes and a number of pairs after its name".into()),
     }
 }
 

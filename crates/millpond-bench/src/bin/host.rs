@@ -30,6 +30,6 @@ fn main() -> ExitCode {
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn main() -> ExitCode {
-    millpond_bench::say("error: this bench measures glibc's heap, so it needs Linux with glibc");
+    millpond_bench::say("error: this benchmark measures glibc's heap, so it needs Linux with glibc");
     ExitCode::from(2)
 }

@@ -17,13 +17,13 @@ const PEER: &str = "torch-expandable";
 /// Computes the placement of recorded programs under policies.
 #[derive(Parser)]
 struct Arguments {
-    /// The folder of the recordings
+    /// Folder with the recordings
     folder: PathBuf,
 
     /// Use only recordings whose names contain one of these words
     words: Vec<String>,
 
-    /// A policy, instead of all
+    /// Use only this policy; repeat for several [default: all]
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<String>,
 
@@ -31,11 +31,11 @@ struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "")]
     conf: String,
 
-    /// The costs of driver calls, in the format of the engine's costs.toml [default: costs.toml]
+    /// File with the costs of driver calls, in the format of the engine's costs.toml [default: the engine's costs.toml]
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 
-    /// Search the smallest device on which a run finishes
+    /// Search for the smallest device on which a run finishes
     #[arg(long, conflicts_with_all = ["jitter", "sensitivity"])]
     fit: bool,
 
@@ -43,8 +43,8 @@ struct Arguments {
     #[arg(long)]
     plain: bool,
 
-    /// Run this many random variants of each recording. Sizes differ by up to 3 percent. Some steps are left out, and some are made
-    /// twice
+    /// Run this many random variants of each recording. Sizes differ by up to 3 percent. Some steps are left out, and some are
+    /// repeated
     #[arg(long, value_name = "SEEDS", conflicts_with = "sensitivity", value_parser = at_least_one)]
     jitter: Option<usize>,
 
@@ -53,7 +53,7 @@ struct Arguments {
     sensitivity: bool,
 }
 
-/// Returns whether a program ran on a GPU. Only such programs count in the mean.
+/// Returns whether a program ran on a GPU. The mean includes only these programs.
 fn is_gpu_scale(program: &Program) -> bool {
     !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_")
 }
@@ -84,7 +84,7 @@ fn columns(fit: bool) -> (&'static [&'static str], &'static [&'static str]) {
     }
 }
 
-/// Returns the least capacity, to a page, on which the run finishes.
+/// Returns the smallest capacity, in whole pages, with which the run finishes.
 fn smallest(
     program: &Program,
     policy: &str,
@@ -252,7 +252,7 @@ impl Setup {
             return Err("the folder contains no GPU-scale recording".into());
         };
         let mut table = Table::new(&["setting", "geometric mean of overhead", "difference"]);
-        table.row(["as given".to_owned(), format!("{mean:.4}"), "-".to_owned()]);
+        table.row(["unchanged".to_owned(), format!("{mean:.4}"), "-".to_owned()]);
         for key in base.keys() {
             for value in neighbours(&key.value) {
                 let text = format!("{}:{value}", key.key);

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 /// Measures the cost of recording.
 #[derive(Parser)]
 struct Arguments {
-    /// A recorded program, whose calls are repeated while they are recorded
+    /// Recording of a program; its calls are repeated and recorded again
     trace: Option<PathBuf>,
 
-    /// Repeat the program until it had at least this many events
+    /// Repeat the program until it has made at least this many events
     #[arg(default_value_t = 20_000_000)]
     events: u64,
 }

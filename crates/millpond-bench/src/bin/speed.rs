@@ -1,4 +1,4 @@
-//! Measures the time of the engine for a call, and compares it with other allocators in one run.
+//! Measures the engine's time per call, and compares it with other allocators in the same run.
 //!
 //! For each recording, every allocator runs the whole program once a round, in turn, and the thread's processor time is divided by
 //! the number of calls. The output contains the median round, the spread, and the ratio to the offset-allocator crate.
@@ -19,26 +19,26 @@ fn time(mut ranges: impl Ranges, program: &Program) -> f64 {
 
 fn policy(name: &str, slots: usize) -> Result<Policy, Box<dyn Error>> {
     let mut engine = Engine::new(policies::build(name, &Settings::default())?, Simulated::new());
-    // This prepares as much as the offset-allocator gets. Otherwise the records would be created during the measurement.
+    // Creates as many records as the offset-allocator has. Otherwise they would be created during the measurement.
     engine.expect_blocks(OffsetAllocator::blocks(slots));
     Ok(Policy::new(engine, slots))
 }
 
-/// Measures the time of the engine for a call, beside other allocators.
+/// Measures the engine's time per call and compares it with other allocators.
 #[derive(Parser)]
 struct Arguments {
-    /// The folder of the recordings
+    /// Folder with the recordings
     #[arg(required_unless_present = "live")]
     folder: Option<PathBuf>,
 
-    /// Measure recordings whose names contain one of these words [default: a selection]
+    /// Use only recordings whose names contain one of these words [default: a selection]
     words: Vec<String>,
 
-    /// Rounds, of which medians are printed
+    /// Measure this many rounds and print medians
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = at_least_one)]
     rounds: usize,
 
-    /// A policy, instead of all
+    /// Use only this policy; repeat for several [default: all]
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<String>,
 

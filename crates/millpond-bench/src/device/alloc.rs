@@ -41,12 +41,12 @@ pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     let pool = DevicePool::new(&device)?;
     let stream = CudaStream::new(&device)?;
     let peer = Peer::new(number, device.has_pools())?;
-    let head = heading(&device, &format!("medians of {rounds} rounds in turn"))?;
+    let head = heading(&device, &format!("medians of {rounds} interleaved rounds"))?;
     let pairs = pairs(&device, &pool, &stream, &peer, rounds)?;
     let note = wrap(
-        "pool: DevicePool; two: a pair of it where the next block is taken before the last is given back, for which the placement \
-         is asked each time; cuMemAllocAsync: on one stream, its pool told to keep everything; ratios: its time over the pool's, \
-         median of the rounds with the least and the most",
+        "pool: DevicePool; two: the same, but the next block is allocated before the previous one is freed, so the placement policy \
+         runs each time; cuMemAllocAsync: on one stream, with a pool that keeps all memory; ratio: time of the column before it \
+         over that of the pool, median of the rounds with the minimum and the maximum",
     );
     let turns = loop_of_buffers(&device, &stream, &peer, rounds)?;
     let sentence = wrap(&turns.sentence(device.is_emulated()));
@@ -54,17 +54,17 @@ pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     let latencies = latencies(&pool, &stream, &peer, rounds)?;
     Ok(format!(
         "{head}
-Hot pairs: an allocation and its free, again and again, host time
+Hot pairs: an allocation and its free, repeated, in host time
 
 {pairs}
 {note}
 
-A loop of buffers: {TURNS} turns with {size}
+A loop of buffers: {TURNS} turns with a buffer of {size}
 
 {turns}
 {sentence}
 
-Latencies, beside DotCompute's table of typical ones
+Latencies, compared with DotCompute's table of typical ones
 
 {latencies}
 "
@@ -154,7 +154,7 @@ struct Turns {
     /// Calls that allocated memory from the driver, in a whole loop.
     pooled_calls: u64,
     unpooled_calls: u64,
-    /// Allocations that the pool served without the driver.
+    /// Allocations that did not call the driver.
     hits: u64,
 }
 
@@ -167,7 +167,7 @@ fn loop_of_buffers(
     let (mut pooled_calls, mut unpooled_calls, mut hits) = (0, 0, u64::MAX);
     let times: [Samples; 2] = in_turn(rounds, |side| {
         if side == 0 {
-            // The pool is new each time, so that the first turn calls the driver, as in a program.
+            // The pool is new each time, so the first turn calls the driver, as in a program.
             let pool = DevicePool::new(device)?;
             let before = allocations()?;
             let timer = Timer::start(Clock::Wall);
@@ -192,7 +192,7 @@ fn loop_of_buffers(
     })?;
     if hits != TURNS - 1 {
         return Err(Error::Untrue(format!(
-            "of {TURNS} turns with the same buffer the pool served {hits} without its driver: it should be all but the first"
+            "the pool reused its buffer in {hits} of {TURNS} turns, and should have reused it in all but the first"
         )));
     }
     let [pooled, unpooled] = &times;
@@ -228,15 +228,15 @@ impl Turns {
 
     fn sentence(&self, emulated: bool) -> String {
         let mut text = format!(
-            "{} of {TURNS} turns called no driver. Unpooled took {} times as long ({} to {}); DotCompute's documents have \
-             {DOTCOMPUTE:.1}.",
+            "{} of {TURNS} turns did not call the driver. The unpooled loop took {} times as long ({} to {}). DotCompute's \
+             documents state {DOTCOMPUTE:.1}.",
             self.hits,
             digits(self.factor.median),
             digits(self.factor.least),
             digits(self.factor.most)
         );
         if emulated {
-            text.push_str(" The factor is the emulator's: only the counts hold for a card.");
+            text.push_str(" The factor is that of the emulator: only the counts are valid for a card.");
         }
         text
     }

@@ -39,7 +39,7 @@ const MODEL: [Section; 11] = [
         "free",
         "cuMemFree_v2",
         true,
-        "with the device idle: a busy one is waited for first",
+        "on an idle device; on a busy one it first waits for the work",
     ),
     section("create", "cuMemCreate", true, "a handle of pages"),
     section("map", "cuMemMap", true, "a handle"),
@@ -53,11 +53,11 @@ const MODEL: [Section; 11] = [
         "stall",
         STALL,
         false,
-        "of each stream that has used memory, with the device idle, so the least of it: a busy one takes as long as its work",
+        "a wait for each stream that has used memory, on an idle device; on a busy one it takes as long as the work",
     ),
 ];
 
-/// Additional calls, which no model reads.
+/// Additional calls that the model does not use.
 const BESIDE: [Section; 7] = [
     section(
         "set_access_of_pages",
@@ -69,27 +69,22 @@ const BESIDE: [Section; 7] = [
         "unmap_of_pages",
         UNMAP_OF_PAGES,
         true,
-        "cuMemUnmap of such a range",
+        "cuMemUnmap of a range of handles of one page",
     ),
     section("address_free", "cuMemAddressFree", false, ""),
     section(
         "malloc_async",
         "cuMemAllocFromPoolAsync",
         true,
-        "of a pool that keeps nothing",
+        "from a pool that keeps no freed memory",
     ),
     section("free_async", "cuMemFreeAsync", true, ""),
-    section(
-        "event_query",
-        "cuEventQuery",
-        false,
-        "of an event that has passed",
-    ),
+    section("event_query", "cuEventQuery", false, "of a complete event"),
     section(
         "stream_synchronize",
         "cuStreamSynchronize",
         false,
-        "with nothing to wait for",
+        "on a stream without work",
     ),
 ];
 
@@ -172,8 +167,8 @@ impl Measured {
         Ok(done)
     }
 
-    /// Returns what each handle of a range adds to the cost of setting access, or `None` for other functions. It is the slope of the
-    /// line through ranges of handles of one page, less the slope of the line through ranges of one handle.
+    /// Returns the cost that each handle of a range adds to setting access, or `None` for other functions. It is the slope of the
+    /// line through ranges of handles of one page, minus the slope of the line through ranges of one handle.
     fn per_handle(&self, function: &str) -> Option<f64> {
         let slope = |of: &str| Some(self.0.get(of)?.line()?.1);
         if function != "cuMemSetAccess" {
@@ -265,13 +260,13 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
         }
     };
     say(&format!(
-        "Microseconds of host time in calls of the driver of {}; pages of {}. Read by `millpond replay FILE --costs THIS`.",
+        "Microseconds of host time in driver calls on {}; pages of {}. `millpond replay FILE --costs THIS` reads this file.",
         about(device)?,
         display_size(page)
     ));
     say(&format!(
-        "Medians of {rounds} rounds: per_call and per_page are a straight line through the medians by size, fastest and slowest \
-         are of the smallest size. The device was idle, so what waits for it took the least it can."
+        "Medians of {rounds} rounds. per_call and per_page describe a straight line through the medians by size. fastest and slowest \
+         are those of the smallest size. The device was idle, so calls that wait for it took the least time that they can."
     ));
     if device.is_emulated() {
         say(&format!("EMULATED. {EMULATED}"));
@@ -279,7 +274,7 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
     let mut missing = Vec::new();
     for (index, section) in MODEL.iter().chain(&BESIDE).enumerate() {
         if index == MODEL.len() {
-            out.push_str("\n# Beside the model, which has no use for them:\n");
+            out.push_str("\n# Calls that the model does not use:\n");
         }
         match measured.0.get(section.function) {
             Some(costs) => {
@@ -288,12 +283,12 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
                     let _ = writeln!(out, "per_handle = {per_handle:.4}");
                 }
             }
-            // A driver without these calls is never asked for them.
+            // A replay makes no calls that the driver does not support.
             None if index < MODEL.len() => {
                 missing.push(section.name);
                 let _ = writeln!(
                     out,
-                    "\n[{}]  # {}: not there\nper_call = 0.0",
+                    "\n[{}]  # {}: not supported\nper_call = 0.0",
                     section.name, section.function
                 );
             }
@@ -301,7 +296,11 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
         }
     }
     if !missing.is_empty() {
-        let _ = writeln!(out, "\n# Not there, and so without cost: {}", missing.join(", "));
+        let _ = writeln!(
+            out,
+            "\n# Not supported, and so without cost: {}",
+            missing.join(", ")
+        );
     }
     Ok(out)
 }
@@ -317,7 +316,7 @@ fn one(out: &mut String, section: &Section, costs: &BySize) {
     for line in wrap_to(&about, WIDTH - 2).lines() {
         let _ = writeln!(out, "# {line}");
     }
-    // Other calls also use a function that does not handle memory, with more work to do.
+    // The calls for memory also use functions that do not handle memory, and give them more work. Only samples of 0 pages count.
     let smallest = if section.sized {
         let sizes = costs
             .spreads()
@@ -342,7 +341,7 @@ mod tests {
     use super::*;
     use millpond::engine::{Costs, Meter};
 
-    /// Returns costs of ten for each call and a half for each page.
+    /// Returns costs of 10 for each call and 0.5 for each page.
     fn measured() -> Measured {
         let mut measured = Measured::default();
         for section in MODEL.iter().chain(&BESIDE) {
@@ -351,7 +350,7 @@ mod tests {
                 costs.add(*pages, 10.0 + 0.5 * *pages as f64);
             }
             if !section.sized {
-                // The other calls use it too.
+                // The calls for memory use it too.
                 costs.add(64, 1000.0);
             }
         }
@@ -374,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_costs_what_the_line_of_small_handles_is_steeper() {
+    fn the_cost_of_a_handle_is_the_difference_of_two_slopes() {
         let mut measured = measured();
         assert_eq!(measured.per_handle("cuMemSetAccess"), Some(0.0));
         let of_pages = measured.0.entry(SET_ACCESS_OF_PAGES.to_owned()).or_default();
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_through_noise() {
+    fn the_fitted_line_ignores_outliers() {
         let mut costs = BySize::default();
         for pages in [1, 4, 16, 64, 256] {
             for noise in [-0.5, 0.0, 90.0] {
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_falls_with_size_has_no_cost_for_a_page() {
+    fn a_cost_that_falls_with_size_has_a_slope_of_zero() {
         let mut costs = BySize::default();
         for (pages, time) in [(1, 30.0), (4, 20.0), (16, 25.0)] {
             costs.add(pages, time);

@@ -41,7 +41,7 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
     let bench = Bench::new(&device, bodies)?;
     let head = heading(
         &device,
-        &format!("{bodies} bodies moved, medians of {rounds} rounds in turn"),
+        &format!("{bodies} bodies, medians of {rounds} interleaved rounds"),
     )?;
     let mut table = Table::new(&[
         "bytes of a body",
@@ -64,7 +64,7 @@ pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
     }
     let note = wrap(
         "GB/s: bytes that the update needs, 24 read and 12 written for each body; ratio: time of the structures over that of the \
-         arrays; by sectors: the same as it follows from the sectors of 32 bytes that each layout touches",
+         arrays; by sectors: the ratio that follows from the sectors of 32 bytes that each layout accesses",
     );
     Ok(format!("{head}\n{table}\n{note}\n"))
 }
@@ -173,7 +173,7 @@ impl Bench {
             let same = array.to_vec()?.into_iter().zip(structures.chunks_exact(numbers));
             if let Some(body) = same.into_iter().position(|(number, body)| body[field] != number) {
                 return Err(Error::Untrue(format!(
-                    "field {field} of body {body} is another as an array than in its structure"
+                    "field {field} of body {body} differs between the array and the structure"
                 )));
             }
         }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sectors_are_counted_as_they_lie() {
+    fn sectors_are_counted_for_bodies_of_every_size() {
         assert_eq!(arrays_bytes(), 36.0);
         // One body in each sector, which is read and written completely.
         assert_eq!(sectors(8), 64.0);

@@ -38,7 +38,7 @@ pub enum Error {
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// A direct call to the driver failed.
-    #[error("the driver failed: {0:?}")]
+    #[error("a call of the driver failed: {0:?}")]
     Driver(#[from] DriverError),
     /// A kernel could not be loaded or launched.
     #[error(transparent)]
@@ -58,7 +58,8 @@ pub enum Error {
 }
 
 /// The note for the emulated driver.
-const EMULATED: &str = "The driver is the emulated one: these times are the emulator's on this machine, and tell nothing of a card.";
+const EMULATED: &str =
+    "The driver is emulated: these times are those of the emulator on this machine, not of a card.";
 
 /// Returns the device and its driver in one line.
 fn about(device: &CudaDevice) -> Result<String, CudaError> {

@@ -38,7 +38,7 @@ impl Peer {
 
     /// Calls `cuMemAlloc`.
     pub(super) fn alloc(&self, bytes: usize) -> Result<u64, Error> {
-        // SAFETY: nobody reads the uninitialised memory.
+        // SAFETY: the uninitialised memory is never read.
         let address = unsafe { result::malloc_sync(bytes) }?;
         self.allocations.set(self.allocations.get() + 1);
         Ok(address)
@@ -57,7 +57,7 @@ impl Peer {
 
     /// Calls `cuMemAllocAsync` and `cuMemFreeAsync` on a stream.
     pub(super) fn pair_on_stream(&self, bytes: usize) -> Result<(), Error> {
-        // SAFETY: nobody reads the uninitialised memory.
+        // SAFETY: the uninitialised memory is never read.
         let address = unsafe { result::malloc_async(self.stream.cu_stream(), bytes) }?;
         // SAFETY: the address was just allocated on the same stream.
         Ok(unsafe { result::free_async(address, self.stream.cu_stream()) }?)

@@ -36,8 +36,8 @@ impl Shape {
 /// # Safety
 ///
 /// A non-null address that [`alloc`](Self::alloc) or [`alloc_zeroed`](Self::alloc_zeroed) returns must point to `size` bytes at
-/// a multiple of `align`. This process may read and write them, and nobody else gets them, until the address is passed to
-/// [`free`](Self::free). An allocator that is `Sync` accepts the free from any thread.
+/// a multiple of `align`. This process may read and write them, and no other block overlaps them, until the address is passed
+/// to [`free`](Self::free). An allocator that is `Sync` accepts the free from any thread.
 pub(crate) unsafe trait Allocator {
     /// Allocates memory of this shape, or returns null.
     fn alloc(&self, shape: Shape) -> *mut u8;
@@ -115,13 +115,13 @@ impl Touch {
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         let all = [Self::None, Self::First, Self::Page, Self::Full];
         let found = all.into_iter().find(|touch| touch.name() == name);
-        found.ok_or_else(|| format!("there is no way to touch a block called '{name}'"))
+        found.ok_or_else(|| format!("cannot touch blocks with '{name}': use none, first, page or full"))
     }
 }
 
 /// The allocator refused to allocate memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{size} bytes were refused")]
+#[error("cannot allocate {size} bytes")]
 pub(crate) struct Refused {
     size: usize,
 }
@@ -151,7 +151,7 @@ impl<'a, A: Allocator> Block<'a, A> {
 
     #[inline]
     fn made(from: &'a A, shape: Shape, address: *mut u8) -> Result<Self, Refused> {
-        // The address must seem to be used, or the compiler would remove the pair.
+        // The address must seem to be used. Otherwise the compiler would remove the allocation and its free.
         let address = NonNull::new(black_box(address)).ok_or(Refused { size: shape.size() })?;
         Ok(Self { address, shape, from })
     }

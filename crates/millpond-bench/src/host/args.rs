@@ -14,18 +14,19 @@ host --once WORKLOAD [--peer NAME]
 The groups of workloads:
   w1     pairs of an allocation and a free, by size, by alignment, and touched or not
   w2     10,000 blocks of mixed sizes, allocated and then freed, in one thread and in two (w2x2)
-  w3     200 live blocks, of which a random one is replaced repeatedly
-  w4     as w3, with 100 smaller blocks in each of two threads
+  w3     200 live blocks; a random one is replaced repeatedly
+  w4     the same with 100 smaller blocks in each of two threads
   w5     one thread allocates, another frees
   w6     zeroed memory that is read and written
-  half   1,000 blocks, of which a random half is freed, and a trim
+  half   1,000 blocks; a random half is freed, and a trim follows
   seeds  loops from the documents of five tensor libraries
 Without a name, all workloads are measured.
 
-A WORKLOAD is one of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensorcore...
---once runs it once in this process, not pinned and not repeated: for tools that count instructions.
-A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc, mmap or millpond;
-mmap, a fresh map for each block, is measured only if it is named.";
+A WORKLOAD is a member of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensorcore...
+--once runs a workload once in this process, which is not pinned, for tools that count instructions.
+A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc, mmap or millpond.
+mmap creates a new mapping for each block, and is measured only if it is named. (loop) has
+no allocator, and shows the cost of the loop itself.";
 
 /// The requested task.
 #[derive(Debug, PartialEq, Eq)]
@@ -98,7 +99,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
             [] => Ok(Task::Once(spec, Contender::Millpond)),
             [peer] if peer.runs(spec) => Ok(Task::Once(spec, peer)),
             [peer] => Err(format!("{} does not run {spec}", peer.name())),
-            _ => Err("--once takes one peer".to_owned()),
+            _ => Err("--once takes at most one --peer".to_owned()),
         };
     }
     if groups.is_empty() {

@@ -25,10 +25,12 @@ const SETTINGS: [&str; 6] = [
 /// The variable with settings of our pools.
 pub(crate) const POOLS: &str = "MILLPOND_CONF";
 
-/// Returns a note if the environment contains settings of pools, which the children do not get.
+/// Returns a note if the environment contains settings of pools, because the children run without them.
 pub(crate) fn kept_from_children() -> Option<String> {
     std::env::var_os(POOLS)?;
-    Some(format!("{POOLS} is set; what is measured runs without it."))
+    Some(format!(
+        "{POOLS} is set, but the measured processes run without it."
+    ))
 }
 
 /// The way to start this program again so that [`run`](crate::host::run) gets the arguments.
@@ -112,7 +114,7 @@ pub(crate) fn start(
     let arguments = [FLAG, &spec.to_string(), contender.name(), effort.name()];
     again
         .start(&arguments, contender, &[], &[])
-        .map_err(|why| format!("{spec} under {}: {why}", contender.name()))
+        .map_err(|why| format!("{spec} with {}: {why}", contender.name()))
 }
 
 /// Runs the workload in the child.
@@ -130,6 +132,5 @@ pub(crate) fn pin(threads: usize) -> Result<(), String> {
         ours.take(threads).for_each(|cpu| some.set(cpu));
         sched_setaffinity(None, &some)
     };
-    pinned()
-        .map_err(|error: rustix::io::Errno| format!("the process cannot be pinned to processors: {error}"))
+    pinned().map_err(|error: rustix::io::Errno| format!("cannot pin the process to processors: {error}"))
 }

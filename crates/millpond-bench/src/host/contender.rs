@@ -116,7 +116,7 @@ impl Contender {
             Some(found) => Err(format!("{} was not built in: {PEERS}", found.name())),
             None => {
                 let names = Self::ALL.map(Self::name).join(", ");
-                Err(format!("there is no peer '{name}': {names}"))
+                Err(format!("there is no peer '{name}': use one of {names}"))
             }
         }
     }

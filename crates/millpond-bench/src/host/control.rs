@@ -39,7 +39,7 @@ impl Control {
 }
 
 // SAFETY: places are allocated in sequence within the region, so they do not overlap, until all of them are freed. The region
-// is aligned to 4096, and so is a place up to this alignment.
+// is aligned to 4096, so the places in it can have any alignment up to this.
 unsafe impl Allocator for Control {
     #[inline]
     fn alloc(&self, shape: Shape) -> *mut u8 {

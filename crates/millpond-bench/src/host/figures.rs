@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_an_error() {
+    fn invalid_output_of_a_child_is_an_error() {
         for text in [
             "",
             "memory 1 2 3 4 5 6",

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_system_says() {
+    fn page_faults_and_resident_memory_are_measured() {
         assert!(minor_faults() > 0);
         let before = minor_faults();
         let touched = vec![1u8; 32 << 20];
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_to_the_byte() {
+    fn a_line_in_kibibytes_is_converted_to_bytes() {
         assert_eq!(kibibytes(b"a\nRss:   12 kB\nPss: 3 kB\n", b"Rss:"), 12 << 10);
         assert_eq!(kibibytes(b"", b"Rss:"), 0);
     }

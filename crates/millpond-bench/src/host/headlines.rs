@@ -58,7 +58,7 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "\"Memory Pool: ~8.5ms for 10,000 allocations\", \"Standard Malloc: ~2.6ms for 10,000 allocations\"",
     )
     .claims(8.5 / 2.6)
-    .note("The sizes are not given; these are spread over the pool's own classes, 64 B to 64 KiB."),
+    .note("The document states no sizes. The sizes here are spread over the classes of its pool, 64 B to 64 KiB."),
     headline(
         "tensorcore",
         "TensorCore, Performance Monitoring",
@@ -69,7 +69,7 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "TensorCore, Performance Monitoring",
         "\"Use temp tensor...\" (no figure given)",
     )
-    .note("Writing 80,000 bytes is nearly all of it, whoever allocates them: see (loop)."),
+    .note("Nearly all of the time is for writing 80,000 bytes, with every allocator: see (loop)."),
     headline(
         "tensorcore-large",
         "TensorCore, Allocation Speed",
@@ -80,7 +80,7 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "tendo, Reuse Tensors",
         "\"Bad: allocates each iteration\": tendo.Zeros(100, 100) and a result, 1,000 times (no figure given)",
     )
-    .note("A pair is one block here, of which a turn has two."),
+    .note("A pair is one block here, and each turn has two blocks."),
     headline(
         "tendo-reuse",
         "tendo, Reuse Tensors",
@@ -91,7 +91,7 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "tendo, Pool-Backed Storage",
         "\"When freed, returns to pool instead of cudaFree\": 1,000 floats (no figure given)",
     )
-    .note("A fresh map stands for the driver's call."),
+    .note("A new mapping (mmap) stands for the driver's call."),
     headline(
         "genesis-pool",
         "Genesis, Advanced Pooling Strategy",
@@ -107,13 +107,13 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "Genesis, Advanced Memory Control",
         "\"30% fragmentation threshold\", \"High fragmentation detected, compacting...\" (no figure given)",
     )
-    .note("Half of the blocks are gone: what counts is `over left`, memory held over bytes still in use, after a trim."),
+    .note("Half of the blocks are freed. The column `over left` shows resident memory after a trim over the bytes still in use."),
     headline(
         "guda-batch",
         "GUDA, Memory Pool Management",
         "\"Very fast - reused from pool\" (no figure given)",
     )
-    .note("Clearing the buffers is part of the loop: see (loop)."),
+    .note("The time includes clearing the buffers: see (loop)."),
     headline(
         "guda-hot",
         "GUDA, Best Practices",
@@ -129,8 +129,8 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "GUDA, Zero-Copy Operations",
         "\"Expect very high numbers since it's just pointer operations!\": 64 MB to the device and back",
     )
-    .note("A copy moves bytes: (loop) is the bandwidth of the memory, and no allocator beats it. The rest is fresh pages \
-         for the two buffers of each loop. The document copies 1,000 times."),
+    .note("A copy moves bytes: (loop) shows the bandwidth of the memory, which limits every allocator. The rest of the time is \
+         for new pages of the two buffers of each loop. The document copies 1,000 times."),
     headline(
         "dotcompute-1m",
         "DotCompute, Performance Impact",
@@ -143,7 +143,7 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "the same, every byte written",
     )
     .claims(DOTCOMPUTE)
-    .note("A buffer written as a whole is bandwidth: a CPU can show no more than what fresh pages cost beside it."),
+    .note("Memory bandwidth limits the writing of a whole buffer. On a CPU, a pool saves only the cost of new pages."),
     headline(
         "dotcompute-64m",
         "DotCompute, Performance Impact",
@@ -166,19 +166,19 @@ pub(crate) const HEADLINES: [Headline; 20] = [
         "DotCompute, Memory Allocation Overhead",
         "\"GPU buffer allocation\": \"1-10 ms\"; \"GPU buffer deallocation\": \"0.5-5 ms\"",
     )
-    .note("No GPU is asked here: a fresh map of 1 MiB with its pages touched stands for its driver, and is faster."),
+    .note("No GPU is used here: a new mapping of 1 MiB with touched pages stands for its driver, and is faster."),
 ];
 
 /// The claims that no loop above shows, and the reasons.
 const REST: &str = "\
 Not shown: DotCompute's \"1.5-3x faster transfers\" from pinned memory need a device. GUDA's structures of arrays and \
-row-major access, TensorCore's and GUDA's SIMD loops and Genesis's products into a given tensor allocate nothing: they \
-follow below.";
+row-major access, TensorCore's and GUDA's SIMD loops, and Genesis's products into an existing tensor allocate nothing: \
+the tables below show them.";
 
 /// The heading of the summary table.
 const SHORT: &str = "\
-In short: the time of Millpond's pool over that of malloc and of fresh maps, and the faults of each of them for a pair; \
-claims: the time of the document's pool over that without it, where it gives both.";
+Summary: the time of Millpond's pool over that of glibc and of mmap, and the page faults of each of them per pair. \
+claims: the time with the document's pool over the time without it, if the document states both.";
 
 /// Returns the allocators that run the loops. glibc stands for malloc, and a new mapping for each block stands for a program
 /// without a pool.
@@ -202,16 +202,17 @@ fn who() -> Vec<Contender> {
 pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> Result<Vec<String>, Error> {
     let effort = if quick { Effort::Quick } else { Effort::Full };
     let head = format!(
-        "Claims of five tensor libraries' documents, and the same loops here: {rounds} {}, a process for each run, in \
-         turn; median loop, fastest and slowest round; `first` is the first loop of a process. glibc is malloc; mmap is no \
-         pool at all, a fresh map for each block; (loop) is the loop with memory that is there before it starts.",
+        "Claims in the documents of five tensor libraries, and the same loops measured here: {rounds} {}, interleaved, with \
+         a process for each run. The tables show the median time of a loop, the fastest and the slowest round, and the first \
+         loop of a process (`first`). glibc is malloc. mmap uses no pool, and creates a new mapping for each block. (loop) is \
+         the loop alone, with memory that exists before it starts.",
         if rounds == 1 { "round" } else { "rounds" }
     );
     writeln!(out, "{}", wrap(&head))?;
     if quick {
         writeln!(
             out,
-            "Quick: one pass each, and 10 turns where buffers have 64 MiB."
+            "Quick: one pass of each loop, and only 10 turns with buffers of 64 MiB."
         )?;
     }
     if let Some(missing) = contender::missing() {
@@ -242,10 +243,10 @@ fn shown(headline: &Headline, rows: &WorkloadResult) -> String {
     ];
     if let Some(claim) = headline.claim {
         let times = match claim {
-            slower if slower > 1.0 => format!("{slower:.1} times malloc's time"),
-            faster => format!("{:.1} times faster than without", 1.0 / faster),
+            slower if slower > 1.0 => format!("takes {slower:.1} times as long as malloc"),
+            faster => format!("is {:.1} times faster than no pool", 1.0 / faster),
         };
-        lines.push(indented(&format!("so its pool is {times}")));
+        lines.push(indented(&format!("so its pool {times}")));
     }
     lines.push(indented(&format!("loop: {}", describe(rows.spec))));
     if !headline.note.is_empty() {
@@ -257,7 +258,7 @@ fn shown(headline: &Headline, rows: &WorkloadResult) -> String {
         .iter()
         .filter_map(|row| Some((row, row.memory?)))
         .collect();
-    // Batches hold memory too, but only the half is about memory.
+    // Batches report memory too, but only `half` is about memory.
     if rows.spec == Spec::Half {
         text.push_str(&format!("\n{}", memories(&held)));
     }
@@ -291,7 +292,7 @@ fn times(rows: &WorkloadResult) -> Table {
         "min",
         "max",
         "first",
-        "each",
+        "per pair",
         "of glibc",
         "of mmap",
         "faults",
@@ -326,7 +327,14 @@ fn times(rows: &WorkloadResult) -> Table {
 
 fn short_head() -> Table {
     Table::new(&[
-        "loop", "document", "claims", "of glibc", "of mmap", "faults", "glibc's", "mmap's",
+        "loop",
+        "document",
+        "claims",
+        "of glibc",
+        "of mmap",
+        "faults",
+        "glibc faults",
+        "mmap faults",
     ])
 }
 
@@ -357,7 +365,7 @@ mod tests {
     use crate::host::spec::group;
 
     #[test]
-    fn every_loop_of_the_documents_has_its_headline() {
+    fn every_loop_and_every_library_has_a_headline() {
         for spec in group("seeds") {
             assert!(
                 HEADLINES

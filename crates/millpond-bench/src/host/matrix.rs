@@ -9,10 +9,10 @@ use crate::host::text::{digits, faults, ratio, time};
 use millpond_engine::display_size;
 use std::fmt::Write;
 
-/// Decides whether a table has the blocks of an alignment and a use.
+/// Returns whether a table contains the blocks with this alignment and touch.
 type Chooses = fn(usize, Touch) -> bool;
 
-/// The tables, each with the alignment and the use of its blocks.
+/// The tables: a title, and the blocks of each.
 const TABLES: [(&str, Chooses); 3] = [
     ("aligned to 64, not touched", |align, touch| {
         align == 64 && touch == Touch::None
@@ -20,9 +20,10 @@ const TABLES: [(&str, Chooses); 3] = [
     ("aligned to 16, not touched", |align, touch| {
         align == 16 && touch == Touch::None
     }),
-    ("aligned to 64, t: a byte a page, f: all", |_, touch| {
-        touch != Touch::None
-    }),
+    (
+        "aligned to 64; written: one byte of each page (t), all bytes (f)",
+        |_, touch| touch != Touch::None,
+    ),
 ];
 
 /// Returns medians, spreads and faults of the hot pair.
@@ -32,7 +33,10 @@ pub(crate) fn hot(results: &[WorkloadResult], peers: &[Contender]) -> String {
         let is_chosen = |rows: &&WorkloadResult| matches!(rows.spec, Spec::Hot { align, touch, .. } if chosen(align, touch));
         let rows: Vec<&WorkloadResult> = results.iter().filter(is_chosen).collect();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "w1: ns a pair, {which}; millpond of glibc, of mimalloc\n");
+        let _ = writeln!(
+            text,
+            "w1: ns per pair, {which}\nof gl, of mi: the time of millpond over that of glibc, of mimalloc\n"
+        );
         let _ = writeln!(
             text,
             "{}",
@@ -45,13 +49,19 @@ pub(crate) fn hot(results: &[WorkloadResult], peers: &[Contender]) -> String {
         // A single round has no spread, and most rows have no faults.
         let spread = seen(|part| part.time.most > part.time.least);
         if !spread.is_empty() {
-            let _ = writeln!(text, "w1: its slowest round over its fastest\n");
+            let _ = writeln!(
+                text,
+                "w1: the slowest round over the fastest, for the same blocks\n"
+            );
             let ratio = |part: &Summary| digits(part.time.most / part.time.least);
             let _ = writeln!(text, "{}", table(&spread, peers, ratio, false));
         }
         let faulty = seen(|part| part.faults >= 0.005);
         if !faulty.is_empty() {
-            let _ = writeln!(text, "w1: its minor faults for each pair, where there are any\n");
+            let _ = writeln!(
+                text,
+                "w1: minor faults per pair, for those of the same blocks that have any\n"
+            );
             let _ = writeln!(
                 text,
                 "{}",
@@ -114,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_figures_fit_a_hundred_columns() {
+    fn tables_with_the_widest_figures_fit_100_columns() {
         let row = |contender| Row {
             contender,
             parts: vec![Summary {

@@ -15,7 +15,7 @@ impl Millpond {
     }
 }
 
-// SAFETY: a block of the pool is memory of at least the requested size and alignment, which nobody else gets until the block is
+// SAFETY: a block of the pool is memory of at least the requested size and alignment, which no other block overlaps until it is
 // freed. The pool is in `self` and lives as long.
 unsafe impl Allocator for Millpond {
     fn alloc(&self, shape: Shape) -> *mut u8 {

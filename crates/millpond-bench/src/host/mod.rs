@@ -74,10 +74,10 @@ pub fn run(
             if let Some(lacks) = contender.lacks() {
                 let name = contender.name();
                 return Err(Error::Usage(format!(
-                    "{name} reads its settings when the process starts; set {lacks}"
+                    "{name} reads its settings when the process starts: set {lacks} before"
                 )));
             }
-            let failed = |error| Error::Failed(format!("{spec} under {}: {error}", contender.name()));
+            let failed = |error| Error::Failed(format!("{spec} with {}: {error}", contender.name()));
             let figures = contender.run(spec, work::Effort::Once).map_err(failed)?;
             write!(out, "{figures}")?;
         }
@@ -98,7 +98,7 @@ fn measure(
     again: &Again,
     out: &mut dyn Write,
 ) -> Result<Vec<String>, Error> {
-    writeln!(out, "{rounds} rounds, a process for each run; medians.")?;
+    writeln!(out, "Medians of {rounds} rounds, with a process for each run.")?;
     if let Some(missing) = contender::missing() {
         writeln!(out, "{missing}")?;
     }

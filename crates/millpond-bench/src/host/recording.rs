@@ -42,7 +42,9 @@ pub struct Replay<'a> {
 #[non_exhaustive]
 pub enum Refused {
     /// The program needs more memory than is available.
-    #[error("the program holds {peak} bytes at its peak")]
+    #[error(
+        "the program holds {peak} bytes at its peak, and {available} are available: divide sizes by {scale}"
+    )]
     TooLarge {
         /// Bytes that it would hold at its peak.
         peak: u64,
@@ -87,15 +89,15 @@ pub struct Replayed {
     pub allocations: u64,
     /// Blocks that the program never frees. They are freed at the end.
     pub left: u64,
-    /// Frees of blocks that the program does not have. They are ignored.
+    /// Frees of unknown blocks. They are ignored.
     pub unknown_frees: u64,
     /// The most bytes held at once.
     pub peak: u64,
     /// The number of 4 KiB pages in its blocks, for each allocation.
     pub pages: f64,
-    /// Candidate row for each allocator.
+    /// One row for each allocator.
     pub rows: Vec<Row>,
-    /// Candidate line for each run that failed.
+    /// One line for each run that failed.
     pub failed: Vec<String>,
     /// The allocators that were not built in, if any.
     pub missing: Option<String>,
@@ -252,7 +254,7 @@ impl ReplayTask {
     /// Reads the program and runs it.
     pub(crate) fn run(&self) -> Result<Figures, String> {
         let program = Program::decode(&mut std::io::stdin().lock())
-            .ok_or("the program on standard input is invalid or cut off")?;
+            .ok_or("the program on standard input is invalid or truncated")?;
         child::pin(1)?;
         let ran = self
             .contender

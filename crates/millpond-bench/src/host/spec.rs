@@ -16,7 +16,7 @@ pub(crate) enum Spec {
     Batch,
     /// W2 in two threads at once.
     Batches,
-    /// W3: 200 live blocks, of which a random one is replaced in each step.
+    /// W3: 200 live blocks. Each step replaces a random one.
     Live { steps: usize },
     /// W4: the same with 100 small blocks in each of two threads.
     LiveThreads,
@@ -24,7 +24,7 @@ pub(crate) enum Spec {
     Handoff,
     /// W6: zeroed memory that is read and written.
     Zeroed { size: usize, align: usize },
-    /// 1,000 blocks, a random half of which is freed, and a trim.
+    /// 1,000 blocks. A random half is freed, and a trim follows.
     Half,
     /// A loop from the documents of a tensor library.
     Seed(&'static Seed),
@@ -127,7 +127,7 @@ impl FromStr for Spec {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
             format!(
-                "there is no workload '{text}': w1:SIZE[:aALIGN][:touch|:fill], w2, w2x2, w3:STEPS, w4, w5, w6:SIZE[:aALIGN], half, {}",
+                "there is no workload '{text}': use w1:SIZE[:aALIGN][:touch|:fill], w2, w2x2, w3:STEPS, w4, w5, w6:SIZE[:aALIGN], half or one of {}",
                 SEEDS.each_ref().map(|seed| seed.name).join(", ")
             )
         };
@@ -187,23 +187,23 @@ pub(crate) fn describe(spec: Spec) -> String {
         }
         Spec::Batch => "10,000 blocks of 64 B to 64 KiB, first byte written; then all freed".to_owned(),
         Spec::Batches => {
-            "w2 in two threads, by the wall; the loop shares nothing: what it loses the machine takes"
+            "w2 in two threads, wall-clock time; (loop) shares nothing, so its slowdown is the machine's"
                 .to_owned()
         }
         Spec::Live { steps } => {
-            format!(
-                "200 blocks of 4 KiB to 32 MiB live, one replaced at random, {steps} times; pages touched"
-            )
+            format!("200 live blocks of 4 KiB to 32 MiB, a random one replaced {steps} times, pages touched")
         }
         Spec::LiveThreads => {
-            "two threads, 100 blocks of 4 KiB to 4 MiB live in each, 10,000 replaced; by the wall".to_owned()
+            "two threads, each with 100 live blocks of 4 KiB to 4 MiB, 10,000 replaced; wall-clock time"
+                .to_owned()
         }
         Spec::Handoff => {
-            "one thread allocates and touches 1 KiB to 1 MiB, another frees; ring of 64".to_owned()
+            "one thread allocates and touches blocks of 1 KiB to 1 MiB, another frees them; ring of 64"
+                .to_owned()
         }
         Spec::Zeroed { size, align } => {
             let size = display_size(size as u64);
-            format!("{size} of zeros, aligned to {align}, all read, a byte of each 4 KiB dirtied, freed")
+            format!("{size} zeroed, aligned to {align}; all read, one byte of each 4 KiB written, freed")
         }
         Spec::Half => "1,000 blocks of 4 KiB to 4 MiB touched, a random half freed, then a trim".to_owned(),
         Spec::Seed(seed) => seed.describe(),
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workload_is_called_by_its_name() {
+    fn every_workload_is_parsed_from_its_name() {
         for spec in GROUPS.into_iter().flat_map(group) {
             assert_eq!(spec.to_string().parse(), Ok(spec));
         }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_head_fits_a_hundred_columns() {
+    fn every_heading_fits_100_columns() {
         for spec in GROUPS.into_iter().flat_map(group) {
             let head = format!("{spec}: {}", describe(spec));
             assert!(head.chars().count() <= 100, "{head}");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_workload() {
+    fn invalid_names_of_workloads_are_errors() {
         for text in [
             "",
             "w1",

@@ -4,7 +4,7 @@ use crate::{Op, Program};
 use std::io::Read;
 
 impl Program {
-    /// Returns the number of pages that are written if one byte of each page is. A block of any size has at least one page.
+    /// Returns the number of pages of all blocks together. Each block has at least one page.
     pub(crate) fn pages(&self) -> u64 {
         let pages = |op: &Op| match op {
             Op::Alloc { bytes, .. } => bytes.div_ceil(4096),
@@ -38,7 +38,7 @@ impl Program {
 
     /// Decodes the program that a parent wrote. Returns `None` if the input is invalid.
     ///
-    /// Nothing is freed in between. When glibc gets back its first large block, it adjusts how much its heap keeps, and the
+    /// This function frees no memory. When glibc frees its first large block, it adjusts how much memory its heap keeps, and the
     /// measured heap may be glibc's.
     pub(crate) fn decode(from: &mut impl Read) -> Option<Self> {
         let mut head = [0; 32];
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_divided_upwards_and_never_to_zero() {
+    fn divided_sizes_are_rounded_up() {
         let program = Program::on_host(&calls("0,alloc,1,100,0,\n1,alloc,2,1,0,\n2,free,1,100,0,\n"), 64);
         assert_eq!(program.ops[0], alloc(0, 2));
         assert_eq!(program.ops[1], alloc(1, 1));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_reads_only_the_program_that_its_parent_wrote() {
+    fn a_program_is_decoded_only_if_it_is_complete_and_valid() {
         let mut program = Program::on_host(&calls("0,alloc,1,100,0,\n1,alloc,2,50,1,\n2,free,1,100,0,\n"), 1);
         let decode = |bytes: &[u8]| Program::decode(&mut &*bytes);
         let bytes = program.encode();

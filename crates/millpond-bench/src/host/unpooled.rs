@@ -15,8 +15,8 @@ fn mapped(shape: Shape) -> Option<usize> {
     shape.size().checked_next_multiple_of(PAGE)
 }
 
-// SAFETY: each block is a private anonymous mapping that nobody else has, readable and writable from its first page for at
-// least its size. It is unmapped when it is freed, which any thread may do.
+// SAFETY: each block is a private anonymous mapping of its own, readable and writable from its first page for at least its
+// size. It is unmapped when it is freed, which any thread may do.
 unsafe impl Allocator for Unpooled {
     fn alloc(&self, shape: Shape) -> *mut u8 {
         let Some(bytes) = mapped(shape).filter(|_| shape.align() <= PAGE) else {
@@ -35,7 +35,7 @@ unsafe impl Allocator for Unpooled {
 
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
         let Some(bytes) = mapped(shape) else { return };
-        // SAFETY: the caller guarantees that the mapping of this shape begins here, and that nobody uses it any more. If the system
+        // SAFETY: the caller guarantees that the mapping of this shape begins here, and that it is no longer used. If the system
         // refuses, the mapping leaks, which is harmless.
         let _ = unsafe { munmap(address.as_ptr().cast(), bytes) };
     }

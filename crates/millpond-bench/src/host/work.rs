@@ -64,7 +64,7 @@ pub(crate) fn run<A: Allocator + Sync>(spec: Spec, effort: Effort, from: &A) -> 
     }
 }
 
-/// Runs a workload over the control. Returns `None` if the control cannot serve it.
+/// Runs a workload over the control. Returns `None` if the control does not support it.
 ///
 /// # Errors
 /// Returns the errors of [`run`].
@@ -113,9 +113,9 @@ fn median_times(passes: Vec<Vec<Time>>) -> Vec<Time> {
     (0..parts).map(part).collect()
 }
 
-/// Returns memory of the program itself that lies above the blocks of a batch once all are allocated, as in any real program.
-/// Without it, glibc would trim its heap after each pass, because its heap is also the program's. W1 and W3 show this effect,
-/// which would otherwise make a call five times as expensive here.
+/// Returns memory of the program itself that lies above the blocks of a batch after all are allocated, as in any real program.
+/// Without it, glibc would trim its heap after each pass, because its heap is also the program's. This would make a call five
+/// times as expensive here. W1 and W3 show this effect.
 fn anchor() -> Vec<u8> {
     // This is larger than any hole below, and smaller than an allocation with its own mapping.
     vec![1; 100 << 10]

@@ -27,7 +27,7 @@ impl Arrays {
         })
     }
 
-    /// Returns both inputs, of which the first is written in place, and the output.
+    /// Returns both inputs and the output. An operation in place writes the first input.
     pub(super) fn slices(&mut self) -> Result<Slices<'_>, TensorError> {
         Ok((
             self.a.as_mut_slice()?,
@@ -37,14 +37,14 @@ impl Arrays {
     }
 }
 
-/// Both inputs, of which the first is written in place, and the output.
+/// Both inputs and the output. An operation in place writes the first input.
 type Slices<'a> = (&'a mut [f32], &'a [f32], &'a mut [f32]);
 
-/// An operation on slices: the first input, which is written in place; the second input; and the output. Returns its result if it is
-/// a number.
+/// An operation on slices: the first input, the second input and the output. An operation in place writes the first input.
+/// Returns the result if it is a number, or 0.
 type OnSlices = fn(&mut [f32], &[f32], &mut [f32]) -> f64;
 
-/// An operation with all sides.
+/// An operation, implemented by all sides.
 pub(super) struct Case {
     pub(super) name: &'static str,
     /// Bytes that must be moved for each element.
@@ -112,7 +112,7 @@ fn number(scalar: Scalar) -> f64 {
     scalar.to_f64().unwrap_or(f64::NAN)
 }
 
-/// Drops the result of an operation that is not a number.
+/// Drops a result that is not a number, and returns 0.
 fn done<T>(result: T) -> f64 {
     drop(black_box(result));
     0.0

@@ -83,11 +83,11 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     set_threads(1);
     let mut table = Table::new(&[
         "products, us for one",
-        "into (least to most)",
+        "into (min to max)",
         "GFLOP/s",
         "new",
         "ndarray into",
-        "its dot",
+        "ndarray dot",
         "allocs",
     ]);
     for shape in SHAPES {
@@ -107,7 +107,7 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         })?;
         if results.iter().any(|other| *other != results[0]) {
             return Err(
-                format!("products of {shape:?}: the results of the sides differ: {results:?}").into(),
+                format!("products of {shape:?}: the sides give different results: {results:?}").into(),
             );
         }
         let calls = ((settings.rounds + 1) * passes) as f64;
@@ -129,8 +129,9 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     }
     print!("{table}");
     println!(
-        "new, ndarray: how many times as long they take as the product into a tensor that is there, which\n\
-         is Genesis's `matmul(.., out=)`; allocs: what a new one, and one into it, asked the pool for\n"
+        "into: the product into an existing tensor, as with Genesis's `matmul(.., out=)`\n\
+         new, ndarray into, ndarray dot: their time over that of `into`\n\
+         allocs: allocations from the pool per product, for `new` and for `into`\n"
     );
     Ok(())
 }

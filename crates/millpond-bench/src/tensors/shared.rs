@@ -23,17 +23,17 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     set_threads(0);
     let most = threads();
     if most < 2 {
-        println!("several threads: not measured, because the machine has one processor\n");
+        println!("Several threads: not measured, because there is only one processor\n");
         return Ok(());
     }
     let pool = pools().host()?;
     let many = format!("{most} threads");
     let mut table = Table::new(&[
-        "by the clock, ns each",
+        "wall-clock ns/element",
         "one thread",
         &many,
-        "one over several",
-        "least to most",
+        "speed-up",
+        "min to max",
     ]);
     for (label, len) in SIZES
         .into_iter()

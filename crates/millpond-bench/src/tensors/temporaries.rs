@@ -14,7 +14,7 @@ const SIDE: usize = 100;
 /// The number of turns of a document's loop.
 const TURNS: usize = 1_000;
 
-/// The data of a turn: an existing result, and operands. TensorCore's elements are doubles, and tendo's are not.
+/// The data of a turn: an existing result, and operands. TensorCore's elements are `f64`, and tendo's are `f32`.
 struct Kept {
     pool: Pool,
     unpooled: Unpooled,
@@ -99,11 +99,11 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let mut kept = Kept::new()?;
     let mut table = Table::new(&[
         "time of one temporary",
-        "pooled (least to most)",
+        "pooled (min to max)",
         "no pool",
         "ndarray",
         "in place",
-        "times pooled",
+        "over pooled",
     ]);
     for (name, turns) in LOOPS {
         let times = in_turn::<4, TensorError>(settings.rounds, |side| {
@@ -122,7 +122,8 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     }
     print!("{table}");
     println!(
-        "no pool: each tensor is a map of its own; times pooled: how many times as long that and ndarray take\n"
+        "no pool: each tensor has its own mapping\n\
+         over pooled: the time of `no pool` and of `ndarray` over that of `pooled`\n"
     );
     Ok(())
 }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_leave_nothing_and_those_in_place_allocate_nothing() -> Result<(), Box<dyn Error>> {
+    fn only_pooled_turns_allocate_from_the_pool_and_all_memory_is_freed() -> Result<(), Box<dyn Error>> {
         let mut kept = Kept::new()?;
         kept.pool = Pool::host()?;
         // A sum is allocated from the pool of its first operand.

@@ -41,7 +41,7 @@ pub(super) const CHAINS: [Chain; 4] = [
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let pool = pools().host()?;
     let whole = Tensor::zeros_in(&pool, [SMALL], millpond::DType::F32)?;
-    let mut table = Table::new(&["views", "ns for a step (least to most)", "allocations"]);
+    let mut table = Table::new(&["views", "ns/step (min to max)", "allocations"]);
     for (name, steps, chain) in CHAINS {
         let passes = 200_000 / steps;
         let (times, allocations) = counted(&pool, || {

@@ -1,4 +1,4 @@
-//! Measures the codec of compressed copies beside zstd, LZ4 and pco, on several kinds of tensors.
+//! Measures the codec of compressed copies and compares it with zstd, LZ4 and pco, on several kinds of tensors.
 
 use crate::Table;
 use crate::measure::{Clock, Samples, Timer, in_turn};
@@ -9,7 +9,7 @@ use millpond::cuda::{self, CudaStream, CudaTimer, DevicePool, Staging};
 use std::error::Error;
 use std::hint::black_box;
 
-/// The number of bytes that are packed at once, as in a staging.
+/// The number of bytes that are packed at once, as in a [`Staging`].
 const SLOT: usize = 2 << 20;
 /// Speeds of links in GB/s: PCIe 3, 4 and 5 with 16 lanes.
 const LINKS: [f64; 3] = [12.0, 25.0, 55.0];
@@ -62,7 +62,7 @@ enum Value {
 /// splitmix64, and the distributions of values.
 struct Random {
     state: u64,
-    /// The standard deviation of the present channel of weights.
+    /// The standard deviation of the current channel of weights.
     scale: f32,
     made: u32,
 }
@@ -99,7 +99,7 @@ impl Random {
         self.scale * self.normal()
     }
 
-    /// Returns a token below 50,000, of which small ones are more frequent, as in a vocabulary that is sorted by frequency.
+    /// Returns a token below 50,000. Small tokens are more frequent, as in a vocabulary that is sorted by frequency.
     fn token(&mut self) -> u32 {
         50_000_f64.powf(self.unit()) as u32
     }
@@ -234,7 +234,7 @@ fn whole<T: Element>(
         .zip(&from)
         .any(|(to, from)| bytes_of(to) != bytes_of(from))
     {
-        return Err("the copied data differs".into());
+        return Err("the copied data differs from the original".into());
     }
     let [plain, compressed] = times.map(|times| format!("{:.1}", data.len() as f64 / times.median()));
     Ok([plain, compressed, format!("{share:.3}")])
@@ -256,7 +256,8 @@ fn measure(
         let mut size = 0;
         for piece in data.chunks(SLOT) {
             size += match way {
-                0 => codec::pack(piece, &mut slot, scheme).ok_or("no room")?,
+                0 => codec::pack(piece, &mut slot, scheme)
+                    .ok_or("the packed data does not fit into the buffer")?,
                 1 => zstd::bulk::compress_to_buffer(piece, &mut slot[..], 1)?,
                 2 => lz4_flex::block::compress_into(piece, &mut slot)?,
                 3 => packed_by_pco(piece, values)?,
@@ -300,7 +301,7 @@ fn packed_by_pco(piece: &[u8], values: Values) -> Result<usize, Box<dyn Error>> 
     }
 }
 
-/// Measures unpacking by one thread of the host, and on the device. The time of an emulated device is the processor's.
+/// Measures unpacking by one thread of the host, and on the device. For an emulated device, measures processor time.
 fn unpack(
     data: &[u8],
     scheme: Scheme,
@@ -309,7 +310,7 @@ fn unpack(
     rounds: usize,
 ) -> Result<(Samples, Samples), Box<dyn Error>> {
     let mut packed = vec![0; codec::bound(data.len())];
-    let len = codec::pack(data, &mut packed, scheme).ok_or("no room")?;
+    let len = codec::pack(data, &mut packed, scheme).ok_or("the packed data does not fit into the buffer")?;
     packed.truncate(len);
     let there = pool.alloc_from(&packed, stream)?;
     let mut target = pool.alloc_zeroed::<u8>(data.len(), stream)?;
@@ -330,7 +331,7 @@ fn unpack(
         });
     }
     if back != data || target.to_vec()? != data {
-        return Err("the unpacked data differs".into());
+        return Err("the unpacked data differs from the original".into());
     }
     Ok((host, device))
 }
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_shrinks_as_its_values_do() {
+    fn each_kind_of_data_is_compressible() {
         for (name, values, make) in KINDS {
             let data = data(make, 1 << 20);
             let sample = codec::sample(&data, values).expect("blocks");
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_rounded_to_the_nearest() {
+    fn bf16_rounds_to_the_nearest_value() {
         assert_eq!(
             [1.0, 257.0 / 256.0, 259.0 / 256.0].map(bf16),
             [0x3F80, 0x3F80, 0x3F82]

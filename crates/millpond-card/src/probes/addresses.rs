@@ -38,12 +38,12 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let second = ask("64 TiB more", 64 * TIB);
     let pebibyte = ask("1 PiB", 1024 * TIB);
     say::check(
-        "addresses that are not there are refused, so that less can be asked for",
+        "a request for more addresses than exist is refused, so that a smaller one can follow",
         pebibyte.is_none(),
         if pebibyte.is_none() {
             "1 PiB is refused"
         } else {
-            "1 PiB is given"
+            "1 PiB is reserved"
         },
     );
     for (at, bytes) in [eight, first, second, pebibyte].into_iter().flatten() {
@@ -78,9 +78,9 @@ fn pools(card: &Card) -> Result<(), Failed> {
     say::table(
         POOLS,
         &[
-            "limit asked for, MiB",
+            "requested limit, MiB",
             "creation",
-            "blocks of 1 MiB given",
+            "allocated blocks of 1 MiB",
             "then",
             "reserved, MiB",
         ],

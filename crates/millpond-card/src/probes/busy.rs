@@ -76,7 +76,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     say::check(
         "the calls that wait for other work of the device are those that free plain or pinned memory, end a registration, or load or unload a module",
         waiting == WAITING,
-        &format!("those that waited: {}", waiting.join(", ")),
+        &format!("the calls that waited: {}", waiting.join(", ")),
     );
     ok!(card.driver, cuStreamDestroy_v2(stream))
 }

@@ -7,7 +7,7 @@ use crate::say;
 use serde_json::json;
 use std::sync::mpsc;
 
-const TABLE: &str = "Calls during somebody else's capture";
+const TABLE: &str = "Calls during the capture of another stream";
 const MODES: [(&str, u32); 3] = [("global", 0), ("thread-local", 1), ("relaxed", 2)];
 const RELAXED: u32 = 2;
 

@@ -68,7 +68,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     places.compare(0, 2, 0)?;
     let planted = places.sum()?;
     say::check(
-        "the comparison finds what differs",
+        "the comparison finds every difference",
         u64::from(planted) > places.words() / 2,
         &format!("{planted} of {} words", places.words()),
     );

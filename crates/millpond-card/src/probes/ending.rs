@@ -68,12 +68,12 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         ),
     );
     say::check(
-        "the first end ends a capture, whatever it answers",
+        "the first end ends a capture, whatever it returns",
         [&nothing, &same, &other, &unsafe_call]
             .iter()
             .all(|case| case.over),
         &format!(
-            "second ends answer {}, {}, {}, {}",
+            "second ends return {}, {}, {}, {}",
             card.driver.name(nothing.second),
             card.driver.name(same.second),
             card.driver.name(other.second),

@@ -50,7 +50,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         call!(driver, cuMemAlloc_v2(&raw mut at, 1 << 20))
     });
     say::check(
-        "an illegal address answers 700 at the next wait",
+        "an illegal address returns 700 at the next wait",
         first == 700,
         &driver.name(first),
     );

@@ -29,7 +29,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         .into_iter()
         .chain(ATTRIBUTES.iter().map(|(name, _)| *name))
         .collect();
-    say::note("Addresses are given as their distance from the first byte.");
+    say::note("Each address is shown as its distance from the first byte.");
     say::table(TABLE, &columns);
     let driver = &card.driver;
     let mut flags = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         ("registered, portable and mapped", 3, BYTES),
         ("registered, its end within a page", 0, ODD),
     ] {
-        let at = pages::map(BYTES).ok_or_else(|| Failed("the host has no pages left".to_owned()))?;
+        let at = pages::map(BYTES).ok_or_else(|| Failed("the host is out of pages".to_owned()))?;
         let code = call!(driver, cuMemHostRegister_v2(at, bytes, asked));
         if code == SUCCESS {
             flags.extend(rows(card, name, at, bytes));
@@ -56,11 +56,11 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         rows(card, name, at, BYTES);
         ok!(driver, cuMemFreeHost(at))?;
     }
-    let plain = pages::map(BYTES).ok_or_else(|| Failed("the host has no pages left".to_owned()))?;
+    let plain = pages::map(BYTES).ok_or_else(|| Failed("the host is out of pages".to_owned()))?;
     rows(card, "neither registered nor allocated", plain, BYTES);
     pages::unmap(plain, BYTES);
     say::check(
-        "the flags of registered memory can be asked for",
+        "the flags of registered memory can be queried",
         flags.iter().all(|code| *code == SUCCESS),
         &format!(
             "{} of {} calls succeeded",

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let (mut out, mut minutes) = (None, MINUTES);
     let mut others = others.into_iter();
     while let Some(flag) = others.next() {
-        let value = others.next().ok_or_else(|| format!("{flag} takes a value"))?;
+        let value = others.next().ok_or_else(|| format!("{flag} needs a value"))?;
         match flag {
             "--steps" => chosen = numbers(value)?,
             "--out" => out = Some(PathBuf::from(value)),
@@ -73,9 +73,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
                 let given: Option<f64> = value.parse().ok();
                 minutes = given
                     .filter(|minutes| *minutes > 0.0 && minutes.is_finite())
-                    .ok_or_else(|| format!("--minutes {value}: a number above 0 is needed"))?;
+                    .ok_or_else(|| format!("--minutes {value}: write a number above 0"))?;
             }
-            _ => return Err(format!("there is no option {flag}")),
+            _ => return Err(format!("unknown option {flag}")),
         }
     }
     let here = std::env::current_exe().map_err(|error| error.to_string())?;

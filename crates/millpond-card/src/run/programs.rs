@@ -262,7 +262,7 @@ pub(super) fn has_torch(session: &Session, step: &mut Step) -> bool {
         .map(|ran| ran.out.trim().to_owned());
     match &version {
         Some(version) => step.note(&format!("PyTorch {version}")),
-        None => step.note("there is no PyTorch with a device on this machine"),
+        None => step.note("this machine has no PyTorch with a device"),
     }
     version.is_some()
 }

@@ -35,7 +35,7 @@ pub(super) const ALL: [Plan; 12] = [
     ),
     plan(
         3,
-        "Calls during somebody else's capture",
+        "Calls during the capture of another stream",
         &[Probe("captures", 45)],
     ),
     plan(

@@ -33,7 +33,7 @@ impl Run {
 pub(super) fn run(session: &Session, step: &mut Step, seconds: u64) {
     let script = session.folder.join("torch_train.py");
     if session.rehearse || !script.exists() || !session.folder.join(COMMAND).exists() {
-        return step.note("no model was trained: that needs a card, millpond and torch_train.py");
+        return step.note("no model was trained: training needs a card, millpond and torch_train.py");
     }
     if !has_torch(session, step) {
         return;

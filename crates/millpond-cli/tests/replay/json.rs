@@ -165,7 +165,7 @@ fn cautions_are_in_the_json() {
     let report = json(&["replay", &file.display().to_string(), "--json", "-p", "none"]);
     let cautions = report["cautions"].as_array().expect("cautions");
     assert_eq!(cautions.len(), 2, "{cautions:?}");
-    assert!(cautions[0].to_string().contains("cut after"));
+    assert!(cautions[0].to_string().contains("truncated after"));
     assert!(
         cautions[1]
             .to_string()

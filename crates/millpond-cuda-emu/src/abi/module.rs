@@ -123,7 +123,7 @@ fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer
                 "fatal: not PTX: a PTX text begins with .version and .target, and every .entry has a body in braces"
             }
             Code::UNSUPPORTED_PTX_VERSION => "fatal: the .version is newer than this driver supports",
-            Code::NO_BINARY_FOR_GPU => "fatal: a compiled image, and this device runs no foreign code",
+            Code::NO_BINARY_FOR_GPU => "fatal: the image is compiled code, which this device cannot run",
             _ => "fatal: the image cannot be loaded",
         };
         let mut text = text.as_bytes().to_vec();

@@ -109,7 +109,7 @@ impl<S: Source> Source for Kept<S> {
             return self.inner.reserve(bytes);
         }
         Err(SourceError::Unsupported {
-            operation: "reserve addresses: memory of a graph is of whole segments",
+            operation: "reserve addresses: memory of a graph consists of whole segments",
         })
     }
 

@@ -45,7 +45,7 @@ pub(super) fn read(file: &Opened) -> Result<(NpyHeader, u64), NpyError> {
         2 | 3 => 4,
         _ => {
             return Err(header(format!(
-                "version {major}.{minor} is none of 1.0, 2.0 and 3.0"
+                "its version is {major}.{minor}, not 1.0, 2.0 or 3.0"
             )));
         }
     };
@@ -55,7 +55,7 @@ pub(super) fn read(file: &Opened) -> Result<(NpyHeader, u64), NpyError> {
     let (length, before) = (u32::from_le_bytes(length), 8 + width as u64);
     if length > MOST_HEADER {
         return Err(header(format!(
-            "its header has {length} bytes, and at most {MOST_HEADER} are read"
+            "its header has {length} bytes, more than the limit of {MOST_HEADER}"
         )));
     }
     let mut text = millpond_set::pools::alloc_zeroed::<u8>(length as usize).map_err(DataError::Memory)?;
@@ -140,7 +140,7 @@ impl<'a> DictionaryParser<'a> {
         let at = self.text.len() - self.rest.len();
         let found: String = self.rest.chars().take(12).collect();
         Err(format!(
-            "byte {at} of its dictionary has {found:?}, and {wanted} was expected"
+            "expected {wanted} at byte {at} of its dictionary, got {found:?}"
         ))
     }
 
@@ -261,9 +261,7 @@ impl<'a> DictionaryParser<'a> {
                 "fortran_order" => fortran.replace(self.truth()?).is_some(),
                 "shape" => shape.replace(self.sizes()?).is_some(),
                 _ => {
-                    return Err(format!(
-                        "its dictionary has a key {key:?} that is none of the format's"
-                    ));
+                    return Err(format!("its dictionary has the unknown key {key:?}"));
                 }
             };
             if twice {
@@ -276,7 +274,7 @@ impl<'a> DictionaryParser<'a> {
         }
         self.skip_blanks();
         if !self.rest.is_empty() {
-            return self.wrong("nothing");
+            return self.wrong("the end");
         }
         let (Some(descr), Some(fortran), Some(shape)) = (descr, fortran, shape) else {
             return Err("its dictionary lacks one of descr, fortran_order and shape".to_owned());
@@ -289,7 +287,7 @@ impl<'a> DictionaryParser<'a> {
             .try_fold(1u64, |all, size| all.checked_mul(*size));
         if elements.is_none() || row.is_none() {
             return Err(format!(
-                "its shape {shape:?} has more elements than can be counted"
+                "its shape {shape:?} has more elements than a 64-bit number can count"
             ));
         }
         let dtype = dtype_of(descr);

@@ -147,7 +147,7 @@ impl Header {
         let left = file.bytes().checked_sub(LENGTH);
         let Some(left) = left else {
             return Err(wrong(format!(
-                "it has {} bytes, and 8 say how long its header is",
+                "it has {} bytes, but the length of its header alone takes 8",
                 file.bytes()
             )));
         };
@@ -155,12 +155,12 @@ impl Header {
         let length = u64::from_le_bytes(length);
         if length > left {
             return Err(wrong(format!(
-                "its header has {length} bytes, and {left} are left of the file"
+                "its header has {length} bytes, but the rest of the file has only {left}"
             )));
         }
         if length > MOST_HEADER {
             return Err(wrong(format!(
-                "its header has {length} bytes, and {MOST_HEADER} are the most of the format"
+                "its header has {length} bytes, more than the format's limit of {MOST_HEADER}"
             )));
         }
         // The length is at most that of the file.
@@ -296,7 +296,7 @@ impl HeaderTables {
     fn kept<R, E: Error>(&mut self, outcome: Result<R, AllocError>) -> Result<R, E> {
         outcome.map_err(|refused| {
             self.refused = Some(refused);
-            E::custom("there is no memory for it")
+            E::custom("cannot allocate memory for it")
         })
     }
 
@@ -390,7 +390,7 @@ seeds! {
             while let Some(name) = map.next_key_seed(TextVisitor(self.0))? {
                 if self.0.text(name) == METADATA {
                     if std::mem::replace(&mut self.0.has_metadata, true) {
-                        return Err(A::Error::custom("__metadata__ is there twice"));
+                        return Err(A::Error::custom("__metadata__ occurs twice"));
                     }
                     map.next_value_seed(MetadataVisitor(self.0))?;
                     continue;
@@ -404,7 +404,7 @@ seeds! {
             Ok(())
         }
     };
-    MetadataVisitor => (), deserialize_option, "texts by key", {
+    MetadataVisitor => (), deserialize_option, "an object of strings by key", {
         fn visit_none<E: Error>(self) -> Result<(), E> {
             Ok(())
         }
@@ -443,7 +443,7 @@ seeds! {
             }
         }
     };
-    ShapeVisitor => Span, deserialize_seq, "sizes of dimensions", {
+    ShapeVisitor => Span, deserialize_seq, "an array of the sizes of dimensions", {
         fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Span, A::Error> {
             let at = self.0.sizes.len() as u64;
             let mut rank = 0;

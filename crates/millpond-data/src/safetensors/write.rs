@@ -67,7 +67,7 @@ impl SafeTensors {
             return Err(SafeTensorsError::Header {
                 path: path.to_owned(),
                 why: format!(
-                    "its header would have {length} bytes, and {MOST_HEADER} are the most of the format"
+                    "its header would have {length} bytes, more than the format's limit of {MOST_HEADER}"
                 ),
             });
         }

@@ -24,12 +24,12 @@ impl MillpondConf {
             key(
                 "handle",
                 size(self.handle_bytes),
-                "bytes of a page handle at most",
+                "maximum bytes of a page handle",
             ),
             key(
                 "handle-share",
                 self.handle_share.to_string(),
-                "a handle is at most one part in so many of its first request",
+                "maximum of a handle: its first request divided by this number",
             ),
             key(
                 "slack",
@@ -49,19 +49,19 @@ impl MillpondConf {
             key(
                 "decay",
                 retain.decay.to_string(),
-                "free memory goes back when unused for so many ticks or steps; 0: never",
+                "ticks or steps after which unused memory is returned; 0: never",
             ),
             key(
                 "low-water",
                 retain.low_water.to_string(),
-                "so much free memory is kept, as a size or in percent of the peak",
+                "free memory to keep, as a size or in percent of the peak",
             ),
             key(
                 "high-water",
                 retain
                     .high_water
                     .map_or_else(|| "none".to_owned(), |high| high.to_string()),
-                "where more is free at a tick, all above low-water goes back",
+                "free memory above this is returned at a tick, down to low-water",
             ),
             key(
                 "memory-fraction",
@@ -71,7 +71,7 @@ impl MillpondConf {
             key(
                 "compact-at",
                 retain.compact_at_percent.to_string(),
-                "percent of fragmentation past which pages move first; 0: never",
+                "percent of fragmentation above which pages move first; 0: never",
             ),
         ]
     }

@@ -143,7 +143,7 @@ fn boolean(key: &str, value: &str) -> Result<bool, ConfError> {
 }
 
 fn megabytes_above(key: &str, value: &str, least: u64) -> Result<u64, ConfError> {
-    let expected = || ConfError::value(key, value, format!("write whole MiB above {least}"));
+    let expected = || ConfError::value(key, value, format!("write a whole number of MiB above {least}"));
     let number: u64 = value.parse().map_err(|_| expected())?;
     if number <= least {
         return Err(expected());

@@ -38,7 +38,7 @@ pub enum PlanError {
     },
     /// Two blocks that live at the same time share memory.
     #[error(
-        "the plan puts two blocks that live at once, allocations {0} and {1} of the step, at the same place"
+        "allocations {0} and {1} of the step overlap in the plan, but their blocks are live at the same time"
     )]
     Overlap(usize, usize),
 }
@@ -81,7 +81,7 @@ impl Plan {
             if slots.len() >= MOST {
                 return Err(PlanError::Line {
                     line,
-                    problem: "the step is too long",
+                    problem: "the step has more than 1048576 allocations",
                 });
             }
             slots.push(slot);
@@ -91,7 +91,7 @@ impl Plan {
         if let Some(at) = slots.iter().position(|s| s.life as usize > slots.len()) {
             return Err(PlanError::Line {
                 line: numbers[at],
-                problem: "a life longer than the step",
+                problem: "the life is longer than the step",
             });
         }
         let step = Step { slots };
@@ -162,7 +162,7 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
     let mut word = || {
         words
             .next()
-            .ok_or("four words are needed: bytes stream life offset")
+            .ok_or("the line must have four words: bytes stream life offset")
     };
     let bytes = word()?;
     let (least, bytes) = bytes.split_once('-').unwrap_or((bytes, bytes));
@@ -175,20 +175,20 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
         offset => Some(offset.parse::<u64>().map_err(|_| "the offset is not a number")?),
     };
     if least == 0 || least > bytes {
-        return Err("the fewest bytes are at least 1 and at most the most bytes");
+        return Err("the minimum bytes must be at least 1 and at most the maximum bytes");
     }
     if !bytes.is_multiple_of(256) || offset.is_some_and(|o| !o.is_multiple_of(256)) {
-        return Err("bytes and offsets are multiples of 256");
+        return Err("bytes and offsets must be multiples of 256");
     }
     if offset
         .unwrap_or(0)
         .checked_add(bytes)
         .is_none_or(|end| end > 1 << 60)
     {
-        return Err("no memory is that large");
+        return Err("the block ends above 2^60 bytes");
     }
     if (life == 0) != offset.is_none() {
-        return Err("a block with a life has an offset, and the other way round");
+        return Err("a block must have both a life and an offset, or neither");
     }
     let place = offset.map(|offset| Place { region: 0, offset });
     Ok((
@@ -239,7 +239,7 @@ mod tests {
             Plan::from_text(text),
             Err(PlanError::Line {
                 line: 5,
-                problem: "a life longer than the step"
+                problem: "the life is longer than the step"
             })
         );
     }

@@ -163,7 +163,7 @@ impl Slabs {
             debug_assert!(false, "{id:?} names no cell");
             return (0, 0);
         };
-        debug_assert_ne!(cell.live, live, "{id:?} is so already");
+        debug_assert_ne!(cell.live, live, "{id:?} already has this state");
         cell.live = live;
         if let Some(slab) = &mut self.slabs[cell.slab as usize] {
             slab.live = if live { slab.live + 1 } else { slab.live - 1 };

@@ -145,7 +145,7 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
     }
     if found.uid() != user() {
         return Err(failed(format!(
-            "it is of user {}; set XDG_RUNTIME_DIR to a folder of your own",
+            "it belongs to user {}; set XDG_RUNTIME_DIR to a folder of your own",
             found.uid()
         )));
     }

@@ -111,7 +111,7 @@ impl<'a> Head<'a> {
             return refusal(
                 503,
                 "Service Unavailable",
-                "the program has no memory left to be looked at with",
+                "the program has too little memory left to answer",
             );
         }
         let (kind, body) = match self.path {
@@ -124,7 +124,7 @@ impl<'a> Head<'a> {
                 "text/plain; charset=utf-8",
                 "/metrics  for Prometheus\n/stats    JSON\n".to_owned(),
             ),
-            _ => return refusal(404, "Not Found", "there is /metrics and /stats"),
+            _ => return refusal(404, "Not Found", "there is no such path: use /metrics or /stats"),
         };
         let mut answer = head_of(200, "OK", kind, body.len());
         if self.method == "GET" {

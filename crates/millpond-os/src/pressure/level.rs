@@ -77,7 +77,7 @@ pub struct Steps {
 
 /// The error of invalid steps. Each share must be at least as large as the one before, and none may be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("steps must ascend from more than nothing: {medium}, {high}, {critical} do not")]
+#[error("the steps must be above 0 and must not descend: got {medium}, {high} and {critical}")]
 pub struct StepsError {
     /// The requested start of `Medium`.
     pub medium: Share,

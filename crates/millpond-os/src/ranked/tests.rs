@@ -33,32 +33,32 @@ fn taking_a_lock_out_of_order_panics_with_both_names() {
     let cases: [(&dyn Fn(), &str); 6] = [
         (
             &|| drop((line.lock(), roll.lock())),
-            "CacheRegistry is asked for under WaitQueue of the same pool",
+            "CacheRegistry is requested while WaitQueue of the same pool is held",
         ),
         (
             &|| drop((large.lock(), small.lock())),
-            "Shelf is asked for under Shelf of the same pool",
+            "Shelf is requested while Shelf of the same pool is held",
         ),
         (
             &|| drop((line.lock(), list.lock())),
-            "Heaps is asked for under WaitQueue",
+            "Heaps is requested while WaitQueue is held",
         ),
         (
             &|| drop((shards[0].lock(), shards[1].lock())),
-            "Shard is asked for under Shard",
+            "Shard is requested while Shard is held",
         ),
         (
             &|| drop((sets.read(), sets.read())),
-            "Sets is asked for under Sets",
+            "Sets is requested while Sets is held",
         ),
         (
             &|| drop((list.lock(), sets.write())),
-            "Sets is asked for under Heaps",
+            "Sets is requested while Heaps is held",
         ),
     ];
     for (case, expected) in cases {
         let told = told(std::panic::AssertUnwindSafe(case)).expect(expected);
-        assert_eq!(told, format!("locks in the wrong order: {expected}"));
+        assert_eq!(told, format!("wrong lock order: {expected}"));
     }
     // A panic releases the locks past which it unwinds.
     drop([&roll, &small, &large, &line].map(Ranked::lock));
@@ -75,23 +75,23 @@ fn taking_a_held_lock_again_panics_during_a_fork_too() {
     let cases: [(&dyn Fn(), &str); 5] = [
         (
             &|| drop((small.lock(), small.lock())),
-            "Shelf is asked for by the thread that holds it",
+            "Shelf is requested by the thread that already holds it",
         ),
         (
             &|| drop((shards[0].lock(), shards[1].lock(), shards[0].lock())),
-            "Shard is asked for by the thread that holds it",
+            "Shard is requested by the thread that already holds it",
         ),
         (
             &|| drop((tables.lock(), tables.lock())),
-            "Tables is asked for by the thread that holds it",
+            "Tables is requested by the thread that already holds it",
         ),
         (
             &|| drop((tables.lock(), Ranked::new(Rank::Tables, ()).lock())),
-            "locks in the wrong order: Tables is asked for under Tables",
+            "wrong lock order: Tables is requested while Tables is held",
         ),
         (
             &|| drop((budgets.write(), budgets.read())),
-            "locks in the wrong order: Budgets is asked for under Budgets",
+            "wrong lock order: Budgets is requested while Budgets is held",
         ),
     ];
     take_all_of_a_kind(true);
@@ -140,7 +140,7 @@ fn locks_of_other_threads_do_not_count_in_the_order() {
         *waits += 1;
         other.join().expect("no panic");
         let told = told(std::panic::AssertUnwindSafe(|| drop(small.lock())));
-        assert!(told.is_some_and(|told| told.contains("Shelf is asked for under WaitQueue")));
+        assert!(told.is_some_and(|told| told.contains("Shelf is requested while WaitQueue")));
     });
 }
 

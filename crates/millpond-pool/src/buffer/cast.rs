@@ -25,7 +25,7 @@ impl<T: Pod> Buffer<T> {
         const {
             assert!(
                 size_of::<U>() > 0,
-                "memory for elements of no size is memory for nothing"
+                "elements of zero size need no memory: use a type whose size is not zero"
             );
         };
         let (whole, len) = (

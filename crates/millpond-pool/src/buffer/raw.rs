@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 /// To pass one through a C interface, pass `Box::into_raw(Box::new(raw))` as a handle together with
 /// [`pointer`](Self::pointer).
 #[derive(Debug)]
-#[must_use = "memory that is not made a buffer again is never given back"]
+#[must_use = "the memory is leaked unless it is made a buffer again"]
 pub struct RawBuffer {
     block: ManuallyDrop<OwnedBlock>,
     len: usize,

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 /// The number of values differs from the number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{found} values for {expected} elements")]
+#[error("expected {expected} values, one for each element, got {found}")]
 pub struct LengthError {
     /// The number of elements.
     pub expected: usize,

@@ -20,7 +20,7 @@ impl<'de> Deserialize<'de> for DType {
         impl Visitor<'_> for Name {
             type Value = DType;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of a type of elements")
+                f.write_str("the name of an element type")
             }
             fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<DType, E> {
                 name.parse().map_err(E::custom)

@@ -52,7 +52,7 @@ fn make(builder: PoolBuilder) -> Option<(Pool, PoolBuilder)> {
     match builder.clone().host() {
         Ok(pool) => Some((pool, builder)),
         Err(error @ (PoolError::Settings(_) | PoolError::Environment(_))) => {
-            let line = format!("millpond: the defaults are used: {error}\n");
+            let line = format!("millpond: the default settings are used: {error}\n");
             let forks = fork::prevent();
             let late = MISREAD.set(error);
             drop(forks);

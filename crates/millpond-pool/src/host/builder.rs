@@ -61,7 +61,7 @@ impl Node {
 pub enum HostError {
     /// The source cannot have this page size.
     #[error(
-        "a source cannot have pages of {bytes} bytes: use a power of two from {system}, the system's page, to {most}, or the size of the explicit huge pages"
+        "a source cannot have pages of {bytes} bytes: use a power of two from {system} (the page size of the system) to {most}, or the size of the explicit huge pages"
     )]
     PageBytes {
         /// The requested bytes.

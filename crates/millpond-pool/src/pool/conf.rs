@@ -219,7 +219,7 @@ impl PoolConf {
                     ConfError::value(
                         key,
                         value,
-                        "write a NUMA node's number, such as 0, or 0! for it only",
+                        "write the number of a NUMA node, such as 0, or 0! to use only this node",
                     )
                 })?;
                 self.node = Some(match value.ends_with('!') {
@@ -236,7 +236,7 @@ impl PoolConf {
                         ConfError::value(
                             key,
                             value,
-                            "write auto, system, transparent, or the size of explicit ones such as 2MiB",
+                            "write auto, system, transparent, or the size of explicit huge pages such as 2MiB",
                         )
                     })?),
                 });
@@ -470,7 +470,7 @@ mod tests {
     fn an_invalid_setting_is_refused_with_the_valid_values() {
         for (text, told) in [
             ("garbage", "not key:value"),
-            ("limt:2GiB", "unknown setting 'limt'; known: limit, "),
+            ("limt:2GiB", "unknown setting 'limt': choose one of limit, "),
             ("limit:lots", "limit"),
             ("trim-every:5", "500ms"),
             ("trim-every:0s", "500ms"),

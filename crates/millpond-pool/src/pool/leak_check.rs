@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// A check that reports the blocks that the creating thread has allocated since the creation of this value and that are still
 /// live. [`finish`](Self::finish) returns the report, and dropping this value prints it on standard error. See
 /// [`Pool::leak_check`](crate::Pool::leak_check).
-#[must_use = "it reports when it is dropped"]
+#[must_use = "the check reports leaks when it is dropped"]
 pub struct LeakCheck {
     ledger: Arc<Ledger>,
     mark: Mark,

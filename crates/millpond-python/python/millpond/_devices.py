@@ -102,7 +102,7 @@ class DevicePool(PoolBase):
             TypeError: The array does not support DLPack, or ``stream`` is not a stream.
         """
         if not hasattr(array, "__dlpack__"):
-            raise TypeError(f"a pool copies arrays with DLPack, such as those of NumPy and PyTorch, and not {type(array)}")
+            raise TypeError(f"a pool copies arrays with DLPack, such as those of NumPy and PyTorch, not {type(array)}")
         return device_copy(self._pool, array, tag_here("copy"), stream)
 
     def _bytes(self, bytes: int, stream: object, library: str) -> DeviceArray:
@@ -123,9 +123,9 @@ def by_device(pools: Sequence[DevicePool]) -> dict[int, DevicePool]:
     found: dict[int, DevicePool] = {}
     for pool in pools:
         if not isinstance(pool, DevicePool):
-            raise TypeError(f"arrays on a device need a millpond.DevicePool, and not {type(pool)}")
+            raise TypeError(f"arrays on a device need a millpond.DevicePool, not {type(pool)}")
         if pool.device in found:
-            raise ValueError(f"two pools are of device {pool.device}: give one pool for each device")
+            raise ValueError(f"two pools are of device {pool.device}: pass one pool for each device")
         found[pool.device] = pool
     return found
 

@@ -67,11 +67,11 @@ class catch_oom(Scope):
         tell: Callable[[str], object] = say,
     ) -> None:
         if max_entries < 1:
-            raise ValueError(f"max_entries must be at least 1, and is {max_entries}")
+            raise ValueError(f"max_entries must be at least 1, not {max_entries}")
         # The program may change its folder.
         self._named = Path(page).absolute()
         if not Path(page).name or self._named.suffix in (".mpr", ".pickle"):
-            raise ValueError(f"{os.fspath(page)!r} is not the name of a page: write one such as run.html")
+            raise ValueError(f"{os.fspath(page)!r} is not a valid name of a page: use a name such as run.html")
         self._max_entries = max_entries
         self._tell = tell
         self._open: list[_History | _PoolHistory | None] = []
@@ -100,7 +100,7 @@ class catch_oom(Scope):
                 found.__dict__[_EXPLAINED] = True
                 self._explain(history)
         except Exception as other:
-            say(f"millpond: out of memory, and there is no answer: {other}")
+            say(f"millpond: out of memory, but the reason is unknown: {other}")
         finally:
             try:
                 history.end()
@@ -123,7 +123,7 @@ class catch_oom(Scope):
                 page.unlink(missing_ok=True)
         except Exception as error:
             where = f"; the recording is in {file}" if is_written else ""
-            self._tell(f"millpond: out of memory, and there is no answer: {error}{where}")
+            self._tell(f"millpond: out of memory, but the reason is unknown: {error}{where}")
             return
         if not _is_first():
             return

@@ -359,7 +359,7 @@ def refuse_others(file: Path, *marks: bytes) -> None:
     with contextlib.suppress(FileNotFoundError), open(file, "rb") as there:
         begin = there.read(256)
         if not any(mark in begin for mark in marks):
-            raise FileExistsError(f"{file} is there already, and is not a recording: name another page, or remove it")
+            raise FileExistsError(f"{file} already exists, and is not a recording: choose another page, or remove it")
 
 
 class NumpyState(NamedTuple):
@@ -404,7 +404,7 @@ def sizes_of(shape: "SupportsIndex | Sequence[SupportsIndex]", itemsize: int) ->
     if any(size < 0 for size in sizes):
         raise ValueError(f"the shape {sizes} has a negative size")
     if itemsize * math.prod(size or 1 for size in sizes) > sys.maxsize:
-        raise ValueError(f"an array of shape {sizes} has more bytes than any memory")
+        raise ValueError(f"an array of shape {sizes} is larger than the address space")
     return sizes
 
 

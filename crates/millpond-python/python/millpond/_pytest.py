@@ -30,6 +30,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             raise TypeError("write its limits with names, as in memory_limits(peak=\"2MiB\")")
         limited = limits(**marker.kwargs)
     except TypeError as error:
-        pytest.fail(f"the marker memory_limits is wrong: {error}", pytrace=False)
+        pytest.fail(f"the marker memory_limits is invalid: {error}", pytrace=False)
     with limited:
         yield

@@ -37,7 +37,7 @@ def memory_resource(pool: DevicePool | None = None, *, device: int = 0) -> Any:
     if pool is None:
         pool = DevicePool(device=device, name=f"cuda.core {device}")
     if not isinstance(pool, DevicePool):
-        raise TypeError(f"memory of a device needs a millpond.DevicePool, and not {type(pool)}")
+        raise TypeError(f"memory of a device needs a millpond.DevicePool, not {type(pool)}")
     return _resource_class()(pool)
 
 

@@ -31,7 +31,7 @@ class enable:
 
     def __init__(self, pool: Pool | None = None) -> None:
         if not isinstance(pool, Pool | None):
-            raise TypeError(f"NumPy's arrays need a millpond.Pool, and not {type(pool)}")
+            raise TypeError(f"NumPy's arrays need a millpond.Pool, not {type(pool)}")
         self.pool: Pool = pool if pool is not None else Pool(name="numpy")
         """The pool."""
         self._was_disabled = False

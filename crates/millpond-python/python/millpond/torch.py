@@ -136,7 +136,7 @@ def mem_pool(*pools: DevicePool, **options: Any) -> Any:
     torch: Any = importlib.import_module("torch")
 
     if _is_enabled:
-        raise RuntimeError("after millpond.torch.enable(), all memory is that of pools, and PyTorch has no MemPool")
+        raise RuntimeError("after millpond.torch.enable(), all memory comes from pools: MemPool is not available")
     given = by_device(pools)
     with _lock:
         _plug(given)

@@ -249,7 +249,9 @@ pub fn told(label: impl FnOnce() -> PoolLabel, requested: u64, stream: u32, erro
     match written {
         Ok(_) => error.with_snapshot(turn.path),
         Err(why) => {
-            os::say(&format!("millpond: no snapshot of memory that ran out: {why}\n"));
+            os::say(&format!(
+                "millpond: cannot write the snapshot of an out-of-memory error: {why}\n"
+            ));
             error
         }
     }

@@ -156,10 +156,10 @@ fn together<W: Write>(
             continue;
         }
         let what = match seen.known {
-            Known::Account => "of which the account does not tell",
-            Known::Sampled(_) => "that were not looked at",
-            Known::Placement => "too small to be placed one by one",
-            Known::Sums => "of which nobody keeps an account",
+            Known::Account => "that the account does not contain",
+            Known::Sampled(_) => "that were not sampled",
+            Known::Placement => "too small to be listed one by one",
+            Known::Sums => "without an account",
         };
         add(at as u32, &format!("{} blocks {what}", sums.blocks), sums)?;
     }
@@ -254,7 +254,7 @@ fn statements(state: &State, report: &SnapshotReport, without: u64) -> Vec<Strin
     });
     if smaller.blocks > 0 {
         lines.push(format!(
-            "{STATES}the {} largest blocks are listed; {} smaller ones of {} are in a sum for each pool and tag",
+            "{STATES}the {} largest blocks are listed; {} smaller ones of {} are combined in one sum for each pool and tag",
             report.blocks,
             smaller.blocks,
             display_size(smaller.bytes)
@@ -272,7 +272,7 @@ fn statements(state: &State, report: &SnapshotReport, without: u64) -> Vec<Strin
                 format!("keeps an account of one allocation in {weight}; the others are in one sum")
             }
             Known::Placement => {
-                "keeps no account of its blocks: their places are known, who has them and since when is not, and small ones are in one sum".to_owned()
+                "keeps no account of its blocks: their addresses are known, but not their holders and ages, and small blocks are in one sum".to_owned()
             }
             Known::Sums => "keeps no account of its blocks: they are in one sum".to_owned(),
         };

@@ -105,18 +105,18 @@ fn parse_limit(figure: usize, text: &str) -> Result<Limit, GateError> {
         None => (false, text),
     };
     if let Some(number) = value.strip_suffix('%') {
-        let share = decimal(number.trim()).ok_or_else(|| refused("write per cent such as +2%"))? / 100.0;
+        let share = decimal(number.trim()).ok_or_else(|| refused("write a percentage such as +2%"))? / 100.0;
         return match (is_share, is_more) {
             (true, true) => Ok(Limit::More(share)),
             (true, false) => Ok(Limit::Absolute(share)),
             (false, true) => Ok(Limit::MoreShare(share)),
             (false, false) => Err(refused(
-                "per cent compare with the first recording; write a plus, such as +2%",
+                "a percentage is relative to the first recording; write a plus, such as +2%",
             )),
         };
     }
     let number = if is_share {
-        return Err(refused("it is a share; write per cent, such as 20% or +5%"));
+        return Err(refused("write a percentage, such as 20% or +5%"));
     } else if is_bytes {
         parse_size(value)
             .map_err(|_| refused("write a size such as 24GiB or 0, or an increase such as +64MiB or +2%"))?

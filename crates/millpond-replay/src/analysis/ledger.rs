@@ -411,7 +411,7 @@ pub(super) fn walk<'a>(
             ledger.note(row, text, &mut Nobody);
         }
         number += 1;
-        allowed = allowance.check("the blocks and pools that are there at once", ledger.kept());
+        allowed = allowance.check("the blocks and pools that exist at once", ledger.kept());
         if allowed.is_err() { Flow::Stop } else { Flow::On }
     })?;
     allowed?;

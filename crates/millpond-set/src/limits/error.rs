@@ -20,12 +20,12 @@ pub enum LimitsError {
     #[error(transparent)]
     Exceeded(#[from] Box<LimitsExceeded>),
     /// A limit is a text that is not a size. Write it as `"24 MiB"` or as a number.
-    #[error("a limit is not a size: {0}")]
+    #[error("invalid limit: {0}")]
     Size(ParseSizeError),
     /// These pools have an account of only some blocks. Give them an account of all blocks, or name the pools that are measured.
     #[error(
-        "limits need an account of every block, and there is one of some blocks in: {}; have them keep one with \
-         Tracking::All, or name the pools that count with Limits::pool",
+        "limits need an account of every block, but these pools track only some blocks: {}; create them with \
+         Tracking::All, or name the pools to measure with Limits::pool",
         pools.join(", ")
     )]
     Sampled {
@@ -33,7 +33,7 @@ pub enum LimitsError {
         pools: Vec<String>,
     },
     /// There are more scopes than are supported. End some of them.
-    #[error("there are 1,023 scopes already: end some of them")]
+    #[error("there are already 1,023 scopes, which is the maximum: end some of them")]
     TooMany,
 }
 
@@ -164,7 +164,7 @@ impl LimitsExceeded {
 
 impl fmt::Display for LimitsExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("limits of memory are exceeded")?;
+        f.write_str("memory limits are exceeded")?;
         if self.runs > 1 {
             write!(f, " in run {} of {}", self.run, self.runs)?;
         }

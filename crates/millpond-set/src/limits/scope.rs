@@ -18,7 +18,7 @@ const SITES: usize = 512;
 ///
 /// If it is dropped without [`end`](Self::end) or [`assert`](Self::assert), it reports exceeded limits on standard error, except
 /// during a panic.
-#[must_use = "what happens after it is dropped does not count"]
+#[must_use = "memory use is counted until it is dropped"]
 pub struct LimitsScope {
     limits: Limits,
     number: u32,

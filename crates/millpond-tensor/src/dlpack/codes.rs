@@ -27,7 +27,7 @@ const DEVICES: [(i32, &str, bool); 16] = [
     (9, "VPI", false),
     (10, "ROCm", false),
     (11, "the host, pinned by ROCm", true),
-    (12, "an extension's", false),
+    (12, "an extension device", false),
     (13, "CUDA, managed", false),
     (14, "oneAPI", false),
     (15, "WebGPU", false),
@@ -102,7 +102,7 @@ impl fmt::Display for DLDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match DEVICES.iter().find(|row| row.0 == self.device_type) {
             Some(row) => write!(f, "{} ({})", row.1, self.device_id),
-            None => write!(f, "kind {} ({})", self.device_type, self.device_id),
+            None => write!(f, "device type {} ({})", self.device_type, self.device_id),
         }
     }
 }

@@ -12,8 +12,8 @@ use thiserror::Error;
 pub enum DlpackError {
     /// The tensor to export is read-only, and the older form cannot be marked as read-only.
     #[error(
-        "the elements are read-only, and the older form of DLPack cannot mark them so: export the newer form, or a \
-         `deep_copy`"
+        "cannot export read-only elements in the older form of DLPack, which cannot mark them as read-only: export \
+         the newer form, or a `deep_copy`"
     )]
     ReadOnly,
     /// The pointer to the structure is null.
@@ -21,7 +21,7 @@ pub enum DlpackError {
     NoStructure,
     /// The structure has another layout.
     #[error(
-        "the structure is of version {found} of DLPack, this library knows {VERSION}: ask its maker for that version"
+        "the structure has version {found} of DLPack, but this library supports version {VERSION}: request that version from the exporting library"
     )]
     Version {
         /// Its version.
@@ -40,20 +40,22 @@ pub enum DlpackError {
         found: DLDataType,
     },
     /// The number of dimensions is negative, or larger than tensors support.
-    #[error("a tensor has at most {MAX_RANK} dimensions, not {found}: have some of them joined first")]
+    #[error("a tensor has at most {MAX_RANK} dimensions, not {found}: join some of them before the exchange")]
     Rank {
         /// The number of dimensions.
         found: i32,
     },
     /// A size is negative, or the pointer to the sizes is null.
-    #[error("the sizes of the dimensions are {found:?}: there is no such tensor")]
+    #[error(
+        "the sizes of the dimensions are invalid ({found:?}): they must be 0 or more, and the pointer to them must not be null"
+    )]
     Shape {
         /// The sizes, or `None` if the pointer to them is null.
         found: Option<Box<[i64]>>,
     },
     /// A stride is negative.
     #[error(
-        "the strides {strides:?} lead backwards along dimension {dim}: `copy_from_dlpack` takes a copy in order"
+        "the stride of dimension {dim} is negative (strides {strides:?}): use `copy_from_dlpack`, which copies the elements in order"
     )]
     Backwards {
         /// The dimension.
@@ -62,7 +64,7 @@ pub enum DlpackError {
         strides: Box<[i64]>,
     },
     /// The elements extend beyond the address space.
-    #[error("elements of shape {shape:?} and strides {strides:?} reach further than memory does")]
+    #[error("elements of shape {shape:?} and strides {strides:?} exceed the address space")]
     TooLarge {
         /// The sizes.
         shape: Box<[usize]>,
@@ -70,15 +72,15 @@ pub enum DlpackError {
         strides: Option<Box<[i64]>>,
     },
     /// There are elements, and the pointer to them is null.
-    #[error("there are {elements} elements, and the pointer to them is null")]
+    #[error("the pointer to the {elements} elements is null")]
     NoElements {
         /// The number of elements.
         elements: usize,
     },
     /// The elements are not aligned for their type.
     #[error(
-        "the first element lies at {address:#x}, which is not a multiple of {}, as one of {dtype} has to: \
-         `copy_from_dlpack` takes a copy",
+        "the first element is at address {address:#x}, which is not a multiple of {}, the alignment of {dtype}: use \
+         `copy_from_dlpack`, which copies the elements",
         dtype.align()
     )]
     Misaligned {
@@ -88,7 +90,7 @@ pub enum DlpackError {
         dtype: DType,
     },
     /// The structure cannot be allocated.
-    #[error("there is no memory for the structure, a few hundred bytes of the program's heap")]
+    #[error("cannot allocate the structure, a few hundred bytes on the program's heap")]
     OutOfMemory,
     /// The memory of a copy cannot be allocated.
     #[error(transparent)]

@@ -138,7 +138,7 @@ impl sealed::Form for DLManagedTensorVersioned {
 ///
 /// Invariant: the pointer points to a structure whose deleter was not called and may be called from any thread. After
 /// `from_raw` has returned it, the structure has the major version of this crate, and the requirements of `from_raw` hold.
-#[must_use = "dropped it gives the memory back"]
+#[must_use = "the memory is freed when this value is dropped"]
 pub struct ManagedTensor<F: Form = DLManagedTensorVersioned>(NonNull<F>);
 
 // SAFETY: by the invariant the deleter may be called from any thread. A shared reference gives access to numbers only.
@@ -182,7 +182,7 @@ impl<F: Form> ManagedTensor<F> {
     }
 
     /// Returns the pointer. The caller must ensure that its deleter is called.
-    #[must_use = "memory whose deleter nobody calls is never given back"]
+    #[must_use = "the memory is leaked unless the deleter is called"]
     pub fn into_raw(self) -> *mut F {
         ManuallyDrop::new(self).0.as_ptr()
     }

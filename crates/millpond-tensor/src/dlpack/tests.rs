@@ -108,57 +108,57 @@ fn invalid_structures_are_refused_and_deleted_once() {
         (vec![1; 9], vec![1; 9], |_| {}, "at most 8 dimensions, not 9"),
         (vec![2], vec![1], |t| t.ndim = i32::MAX, "not 2147483647"),
         (vec![2], vec![1], |t| t.ndim = -1, "not -1"),
-        (vec![2], vec![1], |t| t.shape = ptr::null_mut(), "are None"),
+        (vec![2], vec![1], |t| t.shape = ptr::null_mut(), "(None)"),
         (vec![2, -1], vec![1, 1], |_| {}, "Some([2, -1])"),
-        (vec![i64::MIN], vec![1], |_| {}, "there is no such tensor"),
-        (vec![most, 2], vec![1, 1], |_| {}, "further than memory does"),
+        (vec![i64::MIN], vec![1], |_| {}, "must be 0 or more"),
+        (vec![most, 2], vec![1, 1], |_| {}, "exceed the address space"),
         (
             vec![1 << 40, 1 << 40],
             vec![0, 0],
             |_| {},
-            "further than memory does",
+            "exceed the address space",
         ),
         (
             vec![0, most, most],
             vec![1, 1, 1],
             |_| {},
-            "further than memory does",
+            "exceed the address space",
         ),
-        (vec![3, 3], vec![most, 1], |_| {}, "further than memory does"),
-        (vec![3, 3], vec![i64::MIN, 1], |_| {}, "further than memory does"),
-        (vec![2, 2], vec![most, most], |_| {}, "further than memory does"),
-        (vec![1 << 62], vec![1], |_| {}, "further than memory does"),
-        (vec![2], vec![1 << 62], |_| {}, "further than memory does"),
-        (vec![2], vec![-(1 << 61)], |_| {}, "further than memory does"),
+        (vec![3, 3], vec![most, 1], |_| {}, "exceed the address space"),
+        (vec![3, 3], vec![i64::MIN, 1], |_| {}, "exceed the address space"),
+        (vec![2, 2], vec![most, most], |_| {}, "exceed the address space"),
+        (vec![1 << 62], vec![1], |_| {}, "exceed the address space"),
+        (vec![2], vec![1 << 62], |_| {}, "exceed the address space"),
+        (vec![2], vec![-(1 << 61)], |_| {}, "exceed the address space"),
         (
             vec![2],
             vec![1],
             |t| t.byte_offset = u64::MAX,
-            "further than memory does",
+            "exceed the address space",
         ),
         (
             vec![2],
             vec![1],
             |t| t.data = ptr::null_mut(),
-            "there are 2 elements, and",
+            "the pointer to the 2 elements",
         ),
         (
             vec![],
             vec![],
             |t| t.data = ptr::null_mut(),
-            "there are 1 elements, and",
+            "the pointer to the 1 elements",
         ),
         (
             vec![2],
             vec![1],
             |t| t.byte_offset = 1,
-            "not a multiple of 2, as one of u16 has to: `copy_from_dlpack`",
+            "not a multiple of 2, the alignment of u16: use `copy_from_dlpack`",
         ),
         (
             vec![2, 3],
             vec![3, -1],
             |t| t.byte_offset = 4,
-            "backwards along dimension 1: `copy_from_dlpack`",
+            "the stride of dimension 1 is negative",
         ),
     ];
     for (shape, strides, change, says) in cases {
@@ -332,7 +332,7 @@ fn imported_memory_cannot_be_taken_out_as_a_storage() {
         (refused.others, refused.to_string().as_str()),
         (
             0,
-            "the memory belongs to another library, which takes it back with the tensor: take a `deep_copy`"
+            "the memory belongs to another library, which frees it when the tensor is dropped: use a `deep_copy`"
         )
     );
     assert_eq!(deleted.load(Ordering::SeqCst), 0);

@@ -227,7 +227,7 @@ mod written {
             ),
             (
                 format!(r#"{{"dtype":"f32","shape":[{most},{most}],"data":[]}}"#),
-                "more elements than can be counted",
+                "more elements than a `usize` can count",
             ),
             (
                 r#"{"dtype":"f32","shape":[1,1,1,1,1,1,1,1,1],"data":[1]}"#.to_owned(),
@@ -239,11 +239,11 @@ mod written {
             ),
             (
                 r#"{"dtype":"u8","shape":[1],"data":[256]}"#.to_owned(),
-                "256 does not fit u8",
+                "256 does not fit into u8",
             ),
             (
                 r#"{"dtype":"u8","shape":[1],"data":[0.5]}"#.to_owned(),
-                "0.5 does not fit u8",
+                "0.5 does not fit into u8",
             ),
             (
                 r#"{"dtype":"f32","shape":[1],"data":["one"]}"#.to_owned(),
@@ -251,7 +251,7 @@ mod written {
             ),
             (
                 r#"{"dtype":"f32","shape":[1],"data":[[1,2]]}"#.to_owned(),
-                "1+2i does not fit f32",
+                "1+2i does not fit into f32",
             ),
             (
                 r#"{"dtype":"complex64","shape":[1],"data":[[1,[2,3]]]}"#.to_owned(),

@@ -18,7 +18,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum WorkspaceError {
     /// There is no buffer or tensor of this name.
-    #[error("there is no {what} {name:?}: there are {known}")]
+    #[error("the workspace has no {what} {name:?}: it has {known}")]
     Unknown {
         /// The requested kind: a buffer or a tensor.
         what: &'static str,
@@ -38,7 +38,9 @@ pub enum WorkspaceError {
         expected: &'static str,
     },
     /// A name was given twice.
-    #[error("{name:?} was given or requested twice: each buffer and each tensor needs a name of its own")]
+    #[error(
+        "the name {name:?} was defined or requested twice: each buffer and each tensor needs a unique name"
+    )]
     Twice {
         /// The name.
         name: String,

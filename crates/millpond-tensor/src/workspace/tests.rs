@@ -76,12 +76,18 @@ fn named_tensors_are_zeroed_and_can_be_borrowed_together() {
         Err(WorkspaceError::Twice { name }) if name == "a"
     ));
     let unknown = workspace.tensor("x").expect_err("a buffer");
-    assert_eq!(unknown.to_string(), "there is no tensor \"x\": there are a, b");
+    assert_eq!(
+        unknown.to_string(),
+        "the workspace has no tensor \"x\": it has a, b"
+    );
     let unknown = workspace.get::<i32>("a").expect_err("a tensor");
-    assert_eq!(unknown.to_string(), "there is no buffer \"a\": there are x");
+    assert_eq!(unknown.to_string(), "the workspace has no buffer \"a\": it has x");
     let bare = builder().build().expect("room");
     let unknown = bare.tensor("a").expect_err("there are none");
-    assert_eq!(unknown.to_string(), "there is no tensor \"a\": there are none");
+    assert_eq!(
+        unknown.to_string(),
+        "the workspace has no tensor \"a\": it has none"
+    );
     drop(bare);
     workspace.scope(|scratch| {
         let mut square = scratch.tensor::<u64>([4, 4]).expect("room");

@@ -140,14 +140,14 @@ fn initial(
     if !matches!(word, INITIAL_SEGMENT | INITIAL_BLOCK | INITIAL_PENDING) {
         let known: Vec<&str> = ACTIONS.iter().map(|(word, _)| *word).collect();
         let what = format!(
-            "{} is not an action; known are {}",
+            "{} is not an action; the actions are {}",
             quoted(action),
             known.join(" ")
         );
         return Err(what.into());
     }
     if ledger.has_events() {
-        return Err(format!("{word} after the first event").into());
+        return Err(format!("{word} must come before the first event").into());
     }
     if word == INITIAL_SEGMENT {
         ledger.initial_segments.push(InitialSegment {

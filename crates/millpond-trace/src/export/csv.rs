@@ -53,7 +53,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })?;
     Ok(Exported::new(
         events,
-        "times below a microsecond, bytes of blocks beyond those asked for, threads, stacks, gauges, marks, names of \
+        "times below a microsecond, bytes of blocks beyond the requested bytes, threads, stacks, gauges, marks, names of \
              pools",
     ))
 }

@@ -131,7 +131,7 @@ impl<'a> Source<'a> {
             asked.push_str(&format!(" on {}", Self::device_name(device)));
         }
         if self.options.from.is_some() || self.options.to.is_some() {
-            asked.push_str(" in that stretch of time");
+            asked.push_str(" in that time range");
         }
         asked
     }
@@ -145,15 +145,15 @@ impl<'a> Source<'a> {
     pub(super) fn lost(&self) -> Vec<String> {
         let told = self.told.get();
         let counts = [
-            (told.lost, "events that the recording itself says are missing"),
-            (told.unknown, "frees of blocks never seen allocated"),
+            (told.lost, "events that the recording itself reports as missing"),
+            (told.unknown, "frees of blocks without a recorded allocation"),
             (
                 told.mended,
-                "times of blocks that only a later list of live blocks tells of",
+                "times of blocks that only a later list of live blocks contains",
             ),
             (
                 self.history.definitions.dropped,
-                "names that were too long together",
+                "names beyond the limit for all names together",
             ),
         ];
         let some = counts.into_iter().filter(|(count, _)| *count > 0);
@@ -192,7 +192,7 @@ impl<'a> Source<'a> {
             }
             let told = sorted.row(row, text);
             let bytes = self.kept.get().saturating_add(LIVING * sorted.living());
-            let kept = allowance.check("its events and the blocks that live at once", bytes);
+            let kept = allowance.check("its events and the blocks that are live at once", bytes);
             match told.and(kept.map_err(ExportError::from)) {
                 Ok(()) => Flow::On,
                 Err(error) => {

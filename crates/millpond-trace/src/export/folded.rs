@@ -24,7 +24,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     Ok(Exported::new(
         profile.events,
         format!(
-            "times, single blocks, files and lines, the tags of blocks with stacks: these are the {} by stack",
+            "times, single blocks, files and lines, the tags of blocks with stacks: the file has only the {} by stack",
             counted(at)
         ),
     ))

@@ -66,8 +66,8 @@ impl Counted {
                 Gauge::Allocated => "allocated, as counted",
                 Gauge::Active => "active, as counted",
                 Gauge::Reserved => "reserved, as counted",
-                Gauge::DeviceUsed => "used by all, as the driver says",
-                Gauge::DeviceTotal => "memory, as the driver says",
+                Gauge::DeviceUsed => "used by all processes, as reported by the driver",
+                Gauge::DeviceTotal => "memory, as reported by the driver",
                 Gauge::Resident => "resident",
                 Gauge::Hits => "allocations without the source",
                 Gauge::Allocations => "allocations",
@@ -99,7 +99,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })?;
     Ok(Exported::new(
         events,
-        "addresses and streams; when single blocks were freed is only in the counters",
+        "addresses, streams, and the times when single blocks were freed, which only the counters show",
     ))
 }
 

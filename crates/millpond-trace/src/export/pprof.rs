@@ -55,7 +55,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     };
     let default = tables.string(default);
     let comment = tables.string(&format!(
-        "{}: in use are {}",
+        "{}: the bytes in use are the {}",
         clean(source.program()),
         counted(use_of(at))
     ));
@@ -72,7 +72,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     out.write_all(end.bytes())?;
     Ok(Exported::new(
         profile.events,
-        format!("times and single blocks: in use are {}", counted(use_of(at))),
+        format!(
+            "times and single blocks: the bytes in use are the {}",
+            counted(use_of(at))
+        ),
     ))
 }
 

@@ -116,11 +116,13 @@ impl Seen {
         let name = Source::device_name(device);
         let mut words = Vec::new();
         if i128::from(slot) != i128::from(device) {
-            words.push(format!("the number of {name}: it is device {slot} there"));
+            words.push(format!(
+                "the number of {name}, which is device {slot} in the snapshot"
+            ));
         }
         if !self.ranges.are_known() {
             words.push(format!(
-                "what {name} had reserved: the segments are made up around its blocks"
+                "the reserved memory of {name}: the segments are derived from its blocks"
             ));
         }
         let passed = self
@@ -130,7 +132,7 @@ impl Seen {
             words.push(format!("the first {passed} events of {name}"));
         }
         if self.empty > 0 {
-            words.push(format!("{} blocks of no bytes", self.empty));
+            words.push(format!("{} blocks of zero bytes", self.empty));
         }
         if self.beyond {
             words.push("the last digits of addresses above 2^53, in the web viewer".to_owned());

@@ -20,7 +20,7 @@ pub(super) const DEEPEST: usize = 1 << 25;
 /// Number of containers allowed beyond one for each eight bytes.
 const SPARE_CONTAINERS: u64 = 4 << 20;
 
-pub(super) const TOO_DEEP: &str = "more values at once than any snapshot has";
+pub(super) const TOO_DEEP: &str = "the stack has more values than any snapshot needs";
 
 /// The state of the machine between two opcodes.
 pub(super) struct Machine<'s, S> {
@@ -309,7 +309,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
     #[inline]
     pub(super) fn room(&mut self, at: usize) -> Step<&mut Arena> {
         if self.arena.containers() as u64 > SPARE_CONTAINERS + (self.before + at as u64) / 8 {
-            return fault("more lists, dicts and tuples than a snapshot of this length has");
+            return fault("too many lists, dicts and tuples for a snapshot of this length");
         }
         Ok(&mut self.arena)
     }
@@ -333,7 +333,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
             .and_then(|at| self.stack.get(at))
         {
             Some(&container) => Ok(container),
-            None => fault("no container to add to"),
+            None => fault("there is no container to add to"),
         }
     }
 
@@ -342,7 +342,10 @@ impl<'s, S: Sieve> Machine<'s, S> {
     fn set(&mut self, opcode: u8, from: usize) -> Step<()> {
         let dict = self.below(from)?;
         if !dict.is_dict() {
-            return fault(format!("{} on something else", name(opcode).unwrap_or("")));
+            return fault(format!(
+                "{} on a value that is not a dict",
+                name(opcode).unwrap_or("")
+            ));
         }
         let pairs = &self.stack[from..];
         if !pairs.len().is_multiple_of(2) {
@@ -365,7 +368,10 @@ impl<'s, S: Sieve> Machine<'s, S> {
     fn append(&mut self, opcode: u8, from: usize) -> Step<()> {
         let list = self.below(from)?;
         if !list.is_list() {
-            return fault(format!("{} on something else", name(opcode).unwrap_or("")));
+            return fault(format!(
+                "{} on a value that is not a list",
+                name(opcode).unwrap_or("")
+            ));
         }
         let kept = self.sieve.items(&self.arena, &mut self.stack[from..]);
         self.arena.extend(list, &self.stack[from..][..kept])?;

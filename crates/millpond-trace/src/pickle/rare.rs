@@ -123,7 +123,7 @@ impl<S: Sieve> Machine<'_, S> {
             (INT, "01") => Value::TRUE,
             (INT | LONG, _) => match decimal(&mut self.arena, text.strip_suffix('L').unwrap_or(text))? {
                 Some(value) => value,
-                None => return fault("INT without a number"),
+                None => return fault("INT has no number"),
             },
             (FLOAT, _) => self.arena.float(parsed(opcode, text)?)?,
             (GET, _) => {
@@ -139,7 +139,7 @@ impl<S: Sieve> Machine<'_, S> {
                 [open @ (b'\'' | b'"'), inner @ .., close] if open == close => {
                     self.arena.text(&unescaped(inner))?
                 }
-                _ => return fault("STRING without quotes"),
+                _ => return fault("STRING has no quotes"),
             },
         };
         self.push(value)?;
@@ -179,6 +179,6 @@ impl<S: Sieve> Machine<'_, S> {
 fn parsed<T: std::str::FromStr>(opcode: u8, text: &str) -> Step<T> {
     match text.parse() {
         Ok(number) => Ok(number),
-        Err(_) => fault(format!("{} without a number", name(opcode).unwrap_or(""))),
+        Err(_) => fault(format!("{} has no number", name(opcode).unwrap_or(""))),
     }
 }

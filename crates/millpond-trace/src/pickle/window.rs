@@ -39,7 +39,7 @@ pub(super) fn last_head(window: &[u8], at: usize) -> Step<Head> {
 #[inline]
 pub(super) fn bytes(window: &[u8], at: usize, head: usize, length: u64) -> Step<&[u8]> {
     if length > LONGEST_TEXT {
-        return fault(format!("a string claims {length} bytes"));
+        return fault(format!("a string claims to have {length} bytes"));
     }
     let length = length as usize;
     match window.get(at + head..).and_then(|rest| rest.get(..length)) {

@@ -72,7 +72,9 @@ pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
         return Ok(Next::Closed);
     }
     if length as usize > MOST_DESCRIBED {
-        return Ok(Next::Damaged(format!("a message is described by {length} bytes")));
+        return Ok(Next::Damaged(format!(
+            "the description of a message has {length} bytes"
+        )));
     }
     let Some(described) = exactly(from, u64::from(length))? else {
         return Ok(Next::Cut);
@@ -109,11 +111,11 @@ pub(super) fn in_one_line(error: &impl Display) -> String {
 pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
     let root = root_as_message(&message.described).map_err(|error| in_one_line(&error))?;
     if root.header_type() != MessageHeader::RecordBatch {
-        return Err(format!("a message is a {:?}", root.header_type()));
+        return Err(format!("a message is a {:?}, not a batch", root.header_type()));
     }
     let batch = root
         .header_as_record_batch()
-        .ok_or("a batch says nothing of itself")?;
+        .ok_or("a batch has no description")?;
     let rows = batch.length();
     if !(0..=most_rows).contains(&rows) {
         return Err(format!("a batch claims to have {rows} rows"));

@@ -78,7 +78,7 @@ impl<R: Read> Reader<R> {
         let described = match message::next(&mut from)? {
             Next::Message(message) => message.described,
             Next::Closed | Next::Cut => {
-                return Err(RecordingError::NotOurs("it ends before it begins".to_owned()));
+                return Err(RecordingError::NotOurs("it ends before its schema".to_owned()));
             }
             Next::Damaged(what) => return Err(RecordingError::NotOurs(what)),
         };
@@ -167,9 +167,9 @@ impl<R: Read> Reader<R> {
         };
         // The decoder trusts its input. A failed assertion in it means that the file is damaged.
         let decoded = catch_unwind(AssertUnwindSafe(decode))
-            .map_err(|_| "a batch does not decode: the decoder failed on its contents".to_owned())?;
-        let batch = decoded.map_err(|error| format!("a batch does not decode: {}", in_one_line(&error)))?;
-        Batch::new(&batch).ok_or_else(|| "a batch has other columns than it says".to_owned())
+            .map_err(|_| "a batch cannot be decoded: the decoder failed on its contents".to_owned())?;
+        let batch = decoded.map_err(|error| format!("a batch cannot be decoded: {}", in_one_line(&error)))?;
+        Batch::new(&batch).ok_or_else(|| "the columns of a batch do not match its schema".to_owned())
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], Reco
         .iter()
         .find(|(key, _)| key.as_str() == VERSION_KEY)
         .map(|(_, value)| value.clone())
-        .ok_or_else(|| RecordingError::NotOurs(format!("its schema names no {VERSION_KEY}")))?;
+        .ok_or_else(|| RecordingError::NotOurs(format!("its schema has no {VERSION_KEY}")))?;
     if version.parse() != Ok(VERSION) {
         return Err(RecordingError::Version {
             found: version.chars().take(20).collect(),
@@ -82,7 +82,7 @@ pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], Reco
         if *field.data_type() != type_of(name) {
             let found = field.data_type();
             return Err(RecordingError::NotOurs(format!(
-                "its column {name} is of {found}"
+                "its column {name} has type {found}"
             )));
         }
         *place = at;
@@ -103,7 +103,7 @@ pub(super) fn facts(schema: &Schema) -> Result<Vec<(String, String)>, RecordingE
     let bytes: usize = bytes.sum();
     if bytes > header::MOST_BYTES {
         return Err(RecordingError::NotOurs(format!(
-            "its facts have {bytes} bytes, and at most {} are allowed",
+            "its facts have {bytes} bytes, but at most {} are allowed",
             header::MOST_BYTES
         )));
     }

@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
                 Ok(())
             }
             None => Err(ReadError::NotASnapshot {
-                what: "its parts are shared over and over",
+                what: "its parts are referenced too many times",
             }),
         }
     }

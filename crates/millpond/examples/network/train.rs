@@ -140,9 +140,7 @@ fn check(what: &str, holds: bool) -> bool {
 }
 
 pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
-    let program = PROGRAM
-        .pool()
-        .ok_or("there is no memory for the program's pool")?;
+    let program = PROGRAM.pool().ok_or("cannot create the program's pool")?;
     // The set applies to this thread, so tensors that are made on the way are counted too.
     let set = Pools::new();
     let _scope = set.enter();
@@ -150,14 +148,14 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     let digits = Digits::write(plan.rows, TEST_ROWS)?;
     let data = Npy::open(&digits.to_learn)?.rows::<f32>()?;
     let test = Npy::open(&digits.to_test)?.tensor_in(&pool)?;
-    println!("{data:?}; {} rows to test", test.size(0)?);
+    println!("{data:?}; {} rows for tests", test.size(0)?);
 
     let mut network = Network::new(&pool)?;
     let (difference, agree) = Workspace::builder(&pool).build()?.scope(|scratch| {
         let batch = test.slice(0, ..BATCH)?;
         gradients::check(&mut network, Batch::of(batch.view()?)?, scratch)
     })?;
-    println!("gradients and finite differences: {difference:.1e} of the gradient apart at most\n");
+    println!("gradients and finite differences differ by at most {difference:.1e} of the gradient\n");
 
     let mut trainer = Trainer {
         workspace: Workspace::builder(&pool).build()?,
@@ -169,7 +167,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     };
     let mut beside = Vec::new();
     beside.try_reserve(plan.epochs as usize)?;
-    println!("epoch   loss  accuracy  asked by the steps  by the pass       held       peak   reserved");
+    println!("epoch   loss  accuracy  blocks of the steps  of the pass       held       peak   reserved");
     let (mut scores, mut bytes) = (Vec::new(), Vec::new());
     scores.try_reserve(plan.epochs as usize)?;
     bytes.try_reserve(plan.epochs as usize)?;
@@ -180,7 +178,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
         let (after, steps) = (Account::of(&pool), trainer.asked() - steps);
         let (others, reserved) = (after.asked - before.asked - steps, pool.stats().reserved.peak);
         println!(
-            "{epoch:5}  {:.3}  {:6.1} %  {steps:18}  {:11}  {:>9}  {:>9}  {:>9}",
+            "{epoch:5}  {:.3}  {:6.1} %  {steps:19}  {:11}  {:>9}  {:>9}  {:>9}",
             learnt.mean_loss(),
             100.0 * tested.accuracy(),
             others,
@@ -197,8 +195,8 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     let (first, later) = (trainer.first, trainer.later);
     let (least, most) = later.of_program.unwrap_or_default();
     println!(
-        "\nblocks asked of the pool: {} by the first step, {} by the {} others; of the program's allocator: {most} by each of \
-         those, where a step has {} products of matrices\n",
+        "\nblocks allocated from the pool: {} by the first step, {} by the {} others; from the program's allocator: \
+         {most} by each of the others; a step has {} products of matrices\n",
         first.of_pool,
         later.of_pool,
         later.taken,
@@ -209,33 +207,33 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     drop((trainer, test));
     let left = pool.stats();
     let proofs = [
-        check("the gradients are those of the loss", agree),
+        check("the gradients match the loss", agree),
         check("the loss fell to less than a fifth", fell > 5.0),
-        check("the test digits are told apart", accuracy > plan.accuracy),
+        check("the test digits are recognised", accuracy > plan.accuracy),
         check(
-            "the first step asked the pool, which was counted",
+            "the first step allocated from the pool, and was counted",
             first.of_pool > 0,
         ),
         check(
-            "no other step asked it for anything",
+            "no other step allocated from the pool",
             later.of_pool == 0 && later.taken == plan.epochs * plan.rows.div_ceil(BATCH) as u64 - 1,
         ),
         check(
-            "each epoch asked for the few buffers that it reads into, as the first did, and no more",
+            "each epoch allocated only the few buffers that it reads into, as many as the first",
             beside
                 .iter()
                 .all(|asked| *asked == beside[0] && (1..=3).contains(asked)),
         ),
         check(
-            "pool and program hold what they held after the first epoch, and no peak rose",
+            "the pool and the program hold as many bytes as after the first epoch, and no peak rose",
             bytes.windows(2).all(|two| two[0] == two[1]),
         ),
         check(
-            "the program was asked for room for products of matrices, and for nothing else",
+            "the program's allocator was used only for products of matrices",
             least == most && most <= Network::PRODUCTS,
         ),
         check(
-            "all of the pool's memory went back",
+            "all memory of the pool was freed",
             left.requested.current == 0 && left.frees == left.allocations,
         ),
     ];

@@ -116,7 +116,7 @@ pub(crate) fn soak(time: Duration) -> Report {
     if left != [0; 3] || budget.used() != 0 || stats.allocations != stats.frees {
         report
             .failures
-            .push(format!("something is left: {stats:?}, {budget:?}"));
+            .push(format!("memory was not freed: {stats:?}, {budget:?}"));
     }
     report.operations = operations.into_inner();
     report.lives = lives.into_inner();
@@ -166,7 +166,7 @@ impl fmt::Display for Report {
         row(f, "last third", &self.third(2))?;
         write!(
             f,
-            "bytes in MiB; {} samples, {} operations, {} threads, {} children; growth of {:.0} % and 8 MiB or 64 maps is let pass",
+            "bytes in MiB; {} samples, {} operations, {} threads, {} children; growth of {:.0} % and 8 MiB or 64 maps is allowed",
             self.samples.len(),
             self.operations,
             self.lives,

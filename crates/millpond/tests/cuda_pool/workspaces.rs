@@ -66,11 +66,11 @@ fn named_tensors_are_zeroed_and_have_their_type() {
     );
     assert_eq!(
         said(workspace.get_mut::<f32>("w").expect_err("no such")),
-        "there is no buffer \"w\": there are x, y, z, none"
+        "the workspace has no buffer \"w\": it has x, y, z, none"
     );
     assert_eq!(
         said(workspace.tensor("x").expect_err("a buffer")),
-        "there is no tensor \"x\": there are a, b"
+        "the workspace has no tensor \"x\": it has a, b"
     );
     assert!(matches!(
         workspace.named().tensors_mut(["a", "b", "a"]),

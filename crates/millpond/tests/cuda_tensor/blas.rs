@@ -236,10 +236,10 @@ fn without_cublas_the_kernel_computes_products_and_reports_why() {
         return;
     }
     let begins = [
-        "the tiled kernel: cuBLAS is not looked for beside an emulated driver",
-        "the tiled kernel: cuBLAS is off",
-        "the tiled kernel: no cuBLAS here (MILLPOND_CUBLAS is set, and ",
-        "the tiled kernel: no cuBLAS here (the library that was found has no cublasCreate_v2): `pip install",
+        "the tiled kernel: cuBLAS is not loaded with the emulated driver",
+        "the tiled kernel: cuBLAS is disabled",
+        "the tiled kernel: cannot load cuBLAS (MILLPOND_CUBLAS is set, but ",
+        "the tiled kernel: cannot load cuBLAS (the library that was found has no cublasCreate_v2): run `pip install",
     ];
     for (said, begins) in said.iter().zip(begins) {
         assert!(said.starts_with(begins), "{said}");

@@ -117,13 +117,13 @@ fn a_wrong_launch_is_an_error() {
         let launch = scale.launch(&stream).arg_mut(&mut out).arg(&input).arg(2.0f32);
         // SAFETY: the call is refused.
         let few = unsafe { launch.launch() }.expect_err("one is missing");
-        let says = "scale has 4 parameters, and 3 were given";
+        let says = "scale has 4 parameters, but 3 arguments were passed";
         assert_eq!(few.to_string(), says);
         let launch = scale.launch(&stream).arg_mut(&mut out).arg(&input);
         let launch = launch.arg(2.0f64).arg_value(4u64);
         // SAFETY: the call is refused.
         let wide = unsafe { launch.launch() }.expect_err("one is too large");
-        let says = "parameter 2 of scale is of 4 bytes, and 8 were given";
+        let says = "parameter 2 of scale has 4 bytes, but the argument has 8";
         assert_eq!(wide.to_string(), says);
     }
     for (grid, block) in [

@@ -128,7 +128,7 @@ fn all_fields_are_copied_to_the_device_and_back() {
     let error = soa.copy_to_host(&mut back).expect_err("one is missing");
     assert_eq!(
         error.to_string(),
-        "777 elements are on the device and 776 on the host: give as many"
+        "expected 777 elements, got 776: both sides of a copy must have the same length"
     );
     assert!(soa.copy_from_host(&back).is_err());
 

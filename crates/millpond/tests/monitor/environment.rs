@@ -116,7 +116,7 @@ fn a_wrong_address_in_the_environment_is_reported_once() {
         let told = end(child);
         let lines: Vec<&str> = told
             .lines()
-            .filter(|line| line.starts_with("millpond: no monitor: "))
+            .filter(|line| line.starts_with("millpond: the monitor was not started: "))
             .collect();
         assert!(lines.len() == 1 && lines[0].contains(why), "{said}: {told}");
     }

@@ -143,7 +143,7 @@ fn a_pool_without_an_account_is_written_as_far_as_it_is_known() {
     let rest = read.blocks.iter().find(|row| row.address == 0).expect("a sum");
     assert_eq!(
         read.tag(rest),
-        format!("{} blocks too small to be placed one by one", small.len())
+        format!("{} blocks too small to be listed one by one", small.len())
     );
     let marks = read.marks().join("\n");
     assert!(
@@ -166,7 +166,7 @@ fn blocks_that_were_not_sampled_are_one_sum() {
     let listed = read.blocks.len() - 1;
     assert!(listed > 50 && listed < 1000, "{listed}");
     let rest = read.blocks.iter().find(|row| row.address == 0).expect("a sum");
-    let expected = format!("{} blocks that were not looked at", held.len() - listed);
+    let expected = format!("{} blocks that were not sampled", held.len() - listed);
     assert_eq!(read.tag(rest), expected);
 }
 

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 pub(crate) const BLOCKS: usize = 10_000;
 const PASSES: usize = 9;
 
-/// The blocks of a batch, whether held or not.
+/// A batch of blocks, which are allocated during a pass.
 pub(super) struct Batch<'a, A: Allocator> {
     from: &'a A,
     shapes: Vec<Shape>,

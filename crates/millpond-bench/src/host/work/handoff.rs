@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 const ITEMS: usize = 100_000;
 const RING: usize = 64;
 
-/// A ring between two threads. Each place belongs to one thread at a time, so its lock never waits. The two counts say to
-/// which.
+/// A ring between two threads. Each place belongs to one thread at a time, so its lock never waits. The two counts determine
+/// to which.
 struct Ring<T> {
     places: Vec<Mutex<Option<T>>>,
     put: AtomicUsize,

@@ -6,7 +6,7 @@ use crate::host::figures::Figures;
 use crate::host::gauge::Timed;
 use crate::measure::Clock;
 
-/// The number of batches, of which the median counts.
+/// The number of batches. The result is the median.
 const BATCHES: usize = 7;
 /// The number of pairs before the first batch.
 const WARM: usize = 8;

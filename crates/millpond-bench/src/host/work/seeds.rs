@@ -35,7 +35,7 @@ enum Script {
     Copy,
 }
 
-/// The particularity of a batch.
+/// The special property of a batch, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Nothing,
@@ -49,7 +49,7 @@ enum Then {
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// 100 x 100 floats, and as many doubles.
+/// The bytes of 100 x 100 floats, and of the same number of doubles.
 const FLOATS: usize = 100 * 100 * 4;
 const DOUBLES: usize = 2 * FLOATS;
 
@@ -82,7 +82,7 @@ const fn seed(name: &'static str, hot_passes: usize, script: Script) -> Seed {
     }
 }
 
-/// All loops. The headlines say of which document each is.
+/// All loops. The headlines name the document of each.
 pub(crate) static SEEDS: [Seed; 18] = [
     seed("tensorcore", 99, Repeat(1_000, DOUBLES, First)),
     seed("tensorcore-fill", 99, Repeat(1_000, DOUBLES, Full)),
@@ -183,7 +183,7 @@ pub(super) fn run<A: Allocator>(from: &A, seed: &Seed, effort: Effort) -> Outcom
                 return Ok(times);
             }
             Repeat(times, size, touch) => {
-                // The turns are alike, and some take seconds in total.
+                // All turns are equal, and those with large blocks take seconds in total.
                 let quick = effort == Effort::Quick && size == 64 * MIB;
                 let times = if quick { 10 } else { times };
                 pairs = times as u64;

@@ -31,7 +31,7 @@ impl<A: Allocator> MarkedBlock<'_, A> {
         }
     }
 
-    /// Returns an error if the same bytes were given to another block, or were lost.
+    /// Returns an error if a marked byte was overwritten, for example by a block that overlaps.
     fn check(&self) -> Result<(), String> {
         let (number, size) = (self.number, self.block.size());
         for (at, wrote, which) in self.marks().into_iter().skip(usize::from(size == 1)) {
@@ -119,8 +119,8 @@ mod tests {
         first: Cell<*mut u8>,
     }
 
-    // SAFETY: it breaks the promise that nobody else gets the bytes, which is the purpose of the test. The bytes are written
-    // and read one at a time in one thread, and stay allocated as long as this lives.
+    // SAFETY: it breaks the promise that blocks do not overlap, which is the purpose of the test. The bytes are written and read
+    // one at a time in one thread, and stay allocated as long as this lives.
     unsafe impl Allocator for Shared {
         fn alloc(&self, shape: Shape) -> *mut u8 {
             if self.first.get().is_null() {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_two_allocations_share_is_named() {
+    fn overlapping_blocks_are_errors() {
         for touch in [Touch::None, Touch::First, Touch::Page, Touch::Full] {
             let program = program(&[(0, 100), (1, 100), (0, 0), (1, 0)]);
             let error = run(&shared(), &program, touch, true).unwrap_err().to_string();

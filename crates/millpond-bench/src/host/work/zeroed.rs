@@ -54,7 +54,7 @@ mod tests {
     use super::is_zero;
 
     #[test]
-    fn every_byte_is_looked_at() {
+    fn a_byte_that_is_not_zero_is_found_at_every_offset() {
         let mut bytes = [0; 200];
         assert!(is_zero(&bytes));
         for at in 0..200 {

@@ -13,13 +13,17 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum WatchError {
     /// The thread could not be started because a limit on threads or memory is reached.
-    #[error("no thread to watch memory could be started: the system's code is {code}")]
+    #[error(
+        "cannot start the thread that watches memory: the system's error code is {code}; check the limit on threads (ulimit -u)"
+    )]
     Thread {
         /// The system's error code, or 0 if there is none.
         code: i32,
     },
     /// The pipe could not be created, mostly because the limit on open files is reached.
-    #[error("no pipe to stop the watch with could be made: the system's code is {code}")]
+    #[error(
+        "cannot create the pipe that stops the watch: the system's error code is {code}; check the limit on open files (ulimit -n)"
+    )]
     Pipe {
         /// The system's error code, or 0 if there is none.
         code: i32,
@@ -27,7 +31,7 @@ pub enum WatchError {
 }
 
 /// Builds and starts a [`Watch`].
-#[must_use = "a builder starts nothing until told to"]
+#[must_use = "a builder starts nothing until `start` is called"]
 pub struct WatchBuilder {
     pub(super) readings: Readings,
     pub(super) thresholds: Thresholds,

@@ -150,7 +150,7 @@ impl fmt::Display for FaultReport {
         let Record { requested, .. } = self.record;
         write!(f, "address {:#x} is ", self.address)?;
         match self.place {
-            FaultPlace::Before(bytes) => write!(f, "{bytes} B before the begin of")?,
+            FaultPlace::Before(bytes) => write!(f, "{bytes} B before the start of")?,
             FaultPlace::Inside(offset) => write!(f, "{offset} B into")?,
             FaultPlace::Past(bytes) => write!(f, "{bytes} B past the end of")?,
         }

@@ -58,8 +58,8 @@ fn writes_around_a_block_are_reported_when_it_is_freed() {
         (1000usize, 1000isize, "overrun: a write 0 B past the end"),
         (1000, 1023, "overrun: a write 23 B past the end"),
         (65, 127, "overrun: a write 62 B past the end"),
-        (1000, -1, "underrun: a write 1 B before the begin"),
-        (70_000, -8, "underrun: a write 8 B before the begin"),
+        (1000, -1, "underrun: a write 1 B before the start"),
+        (70_000, -8, "underrun: a write 8 B before the start"),
     ] {
         let block = pool.alloc_raw(bytes, 64).expect("room");
         assert_eq!(block.len(), bytes, "no more than was asked for");
