@@ -66,13 +66,18 @@ pub(crate) fn build_emulator(sh: &Shell) -> Result<PathBuf> {
     Ok(target().join("debug/libmillpond_cuda_emu.so"))
 }
 
-/// Makes a folder in which a loader finds the emulator under the names of the driver and of its management library. Cargo does not add this folder to the loader's path.
+/// Builds the emulated CUDA driver and returns a folder in which a loader finds it.
 pub(crate) fn emulated_driver(sh: &Shell) -> Result<PathBuf> {
-    let library = build_emulator(sh)?;
+    link_emulator(&build_emulator(sh)?)
+}
+
+/// Makes a folder in which a loader finds the emulator under the names of the driver and of its management library. Cargo does not add
+/// this folder to the loader's path.
+pub(crate) fn link_emulator(library: &Path) -> Result<PathBuf> {
     let folder = target().join("emulated-driver");
-    sh.create_dir(&folder)?;
+    std::fs::create_dir_all(&folder)?;
     for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
-        link(&library, &folder.join(name))?;
+        link(library, &folder.join(name))?;
     }
     Ok(folder)
 }

@@ -1,7 +1,7 @@
 //! Runs the checks that must pass before a change is merged.
 
 use crate::covered::{Passed, fingerprint};
-use crate::shell::{Result as Outcome, emulated_driver, root, shell, step, step_with, works};
+use crate::shell::{Result as Outcome, link_emulator, root, step, step_with, target, works};
 
 const NEXTEST: &str = "0.9.143";
 
@@ -67,7 +67,7 @@ fn short() -> Result<(), String> {
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
     step_with("cargo", &[&["nextest", "run"], &all[..]].concat(), &programs)?;
-    // The examples with a device run on the emulated driver.
+    // The examples with a device run on the emulated driver, which was built for the tests.
     let driver = with_driver().map_err(|error| error.to_string())?;
     let driver = [("LD_LIBRARY_PATH", driver.as_str())];
     step_with("cargo", &[&["test", "--doc"], &all[..]].concat(), &driver)
@@ -75,7 +75,11 @@ fn short() -> Result<(), String> {
 
 /// Returns the path of the loader with the emulated driver before all others.
 fn with_driver() -> Outcome<String> {
-    let driver = emulated_driver(&shell()?)?;
+    let library = target().join("debug/deps/libmillpond_cuda_emu.so");
+    if !library.exists() {
+        return Err(format!("the tests have not built {}", library.display()).into());
+    }
+    let driver = link_emulator(&library)?;
     let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let path = std::iter::once(driver).chain(std::env::split_paths(&others));
     let path = std::env::join_paths(path)?.into_string();

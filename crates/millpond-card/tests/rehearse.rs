@@ -200,7 +200,7 @@ fn a_driver_that_fails_does_not_stop_the_other_steps() {
     assert!(
         result["steps"][0]["troubles"]
             .to_string()
-            .contains("cuMemMap answered 2"),
+            .contains("cuMemMap returned 2"),
         "{result}"
     );
     assert_eq!(result["steps"][1]["outcome"], "done");

@@ -370,7 +370,7 @@ mod tests {
             ),
             (
                 "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} more",
-                "nothing",
+                "expected the end",
             ),
             (
                 "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
@@ -379,7 +379,7 @@ mod tests {
             ("{'other': '<f4', 'fortran_order': False, 'shape': (3,)}", "other"),
             (
                 "{'descr': '<f4 , 'fortran_order': False, 'shape': (3,)}",
-                "was expected",
+                "expected",
             ),
         ] {
             let told = head(text).expect_err(text);

@@ -224,7 +224,7 @@ mod tests {
         assert!(Steps::new(p(1), p(1), p(1)).is_ok());
         for (a, b, c) in [(0, 1, 2), (2, 1, 3), (1, 3, 2)] {
             let error = Steps::new(p(a), p(b), p(c)).expect_err("not ascending");
-            assert!(error.to_string().contains("ascend"), "{error}");
+            assert!(error.to_string().contains("must not descend"), "{error}");
         }
     }
 

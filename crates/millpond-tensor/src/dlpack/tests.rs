@@ -93,7 +93,12 @@ fn invalid_structures_are_refused_and_deleted_once() {
     let most = i64::MAX;
     let cases: Vec<(Vec<i64>, Vec<i64>, Change, Says)> = vec![
         (vec![2], vec![1], |t| t.device.device_type = 2, "on CUDA (0)"),
-        (vec![2], vec![1], |t| t.device.device_type = 99, "on kind 99 (0)"),
+        (
+            vec![2],
+            vec![1],
+            |t| t.device.device_type = 99,
+            "on device type 99 (0)",
+        ),
         (
             vec![2],
             vec![1],
@@ -158,7 +163,7 @@ fn invalid_structures_are_refused_and_deleted_once() {
             vec![2, 3],
             vec![3, -1],
             |t| t.byte_offset = 4,
-            "the stride of dimension 1 is negative",
+            "the stride of dimension 1 is negative (strides [3, -1]): use `copy_from_dlpack`",
         ),
     ];
     for (shape, strides, change, says) in cases {

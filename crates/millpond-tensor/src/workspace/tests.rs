@@ -34,7 +34,7 @@ fn named_buffers_are_zeroed_and_their_type_is_checked() {
     let error = workspace.get_mut::<f32>("y").expect_err("no such");
     assert_eq!(
         error.to_string(),
-        "there is no buffer \"y\": there are x, colours, none"
+        "the workspace has no buffer \"y\": it has x, colours, none"
     );
     assert_eq!(workspace.stats().named_bytes, 421);
     workspace.free();
