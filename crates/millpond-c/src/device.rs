@@ -39,7 +39,7 @@ pub(crate) unsafe fn stream_of(device: &CudaDevice, stream: *mut c_void) -> Resu
     match stream.addr() {
         handle if LEGACY.contains(&handle) => Ok(CudaStream::legacy(device)),
         PER_THREAD => Err(Failure::argument(
-            "the per-thread default stream is another stream on each thread: pass a stream that was created, or NULL for the default stream",
+            "the per-thread default stream is a different stream on each thread: pass a stream that was created, or NULL for the default stream",
         )),
         // SAFETY: the caller guarantees it.
         _ => Ok(unsafe { CudaStream::from_raw(device, stream) }),

@@ -53,7 +53,7 @@ Examples:
   millpond view run.pickle                   the same as a timeline in the browser
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
-  millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
+  millpond bench transfer --device cuda:0    copies to a GPU and back, compared with its link
   millpond top                               what running programs have, live
   millpond doctor                            what this machine offers, and what is missing
   millpond cuda-emu -- cargo test            a CUDA program's tests where there is no GPU
@@ -225,7 +225,7 @@ Examples:
   millpond replay run.pickle --torch-conf \"max_split_size_mb:128\"
   millpond replay run.pickle --conf decay:4 --tick step
   millpond replay run.pickle --edit scale=0.5 --edit 'recompute=layers.*'
-  millpond replay run.pickle --source host   on this machine's memory, beside glibc
+  millpond replay run.pickle --source host   on this machine's memory, compared with glibc
   millpond replay run.pickle --source cuda:0 on a GPU's memory, held against the simulation
   millpond replay run.pickle --time-window 1.5s..3s --html report.html
   millpond replay ranks/ --device h100 --json > ranks.json

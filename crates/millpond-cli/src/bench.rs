@@ -8,7 +8,8 @@ pub(crate) const BEHIND: [&str; 2] = ["bench", "host"];
 
 /// The error on systems for which the benchmark cannot be built.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) const ELSEWHERE: &str = "this measures glibc's heap beside others, so it needs Linux with glibc";
+pub(crate) const ELSEWHERE: &str =
+    "this compares other allocators with glibc's heap, so it needs Linux with glibc";
 
 /// Runs the command.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -134,7 +135,7 @@ fn tensors(quick: bool) -> Result<(), Box<dyn std::error::Error>> {
     tensors::run(arguments("", "--quick --rounds 1"))?;
     println!("\nLayout: arrays of structures and structures of arrays, rows and columns\n");
     layout::run(arguments("", "--quick --rounds 1"))?;
-    println!("\nData: a pass through a file, beside plain reads\n");
+    println!("\nData: a pass through a file, compared with plain reads\n");
     data::run(arguments("--size 1GiB", "--size 16MiB --rounds 1"))
 }
 

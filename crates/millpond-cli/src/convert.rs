@@ -145,7 +145,7 @@ fn format(args: &ConvertArgs) -> Result<Format, CliError> {
             let hint = nearest(ending, known.iter().copied().chain([PARQUET]))
                 .map_or_else(String::new, |name| format!(" did you mean .{name}?"));
             Err(CliError::Usage(format!(
-                "{option} names no known format: '{said}';{hint} there are .{} .{PARQUET}, and .gz or .zst behind most of them",
+                "unknown format '{said}' for {option}:{hint} choose one of .{} .{PARQUET}, most of them also with .gz or .zst",
                 known.join(" .")
             )))
         }

@@ -142,7 +142,7 @@ pub(crate) fn cards_command() -> Result<Exit, CliError> {
         source => source.to_owned(),
     };
     grid.column("reported in", Align::Left, column(&source));
-    let note = "memory: the size that the driver reports to a program, from the issue on GitHub that is named beside it (- if \
+    let note = "memory: the size that the driver reports to a program, from the issue on GitHub in the same row (- if \
                 none was found; the size is then an assumption); it differs by up to 2 % between drivers and settings such \
                 as ECC, and --device takes a size instead of a card; context: the memory that a process takes before its \
                 first allocation, assumed";

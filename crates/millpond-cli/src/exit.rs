@@ -63,7 +63,7 @@ pub(crate) enum CliError {
         instead: &'static str,
     },
     /// A policy does not exist.
-    #[error("unknown policy '{name}';{hint} there are {known}")]
+    #[error("unknown policy '{name}':{hint} choose one of {known}")]
     UnknownPolicy {
         name: String,
         hint: String,

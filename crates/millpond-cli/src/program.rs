@@ -52,7 +52,7 @@ pub(crate) fn library(name: &str, package: &str, variable: &str) -> Result<PathB
     let found = places.filter_map(|place| place.canonicalize().ok()).next();
     found.ok_or_else(|| {
         CliError::Usage(format!(
-            "{name} is not beside this program: build it with `cargo build -p {package}`, or name it in {variable}"
+            "{name} is not in the folder of this program: build it with `cargo build -p {package}`, or name it in {variable}"
         ))
     })
 }

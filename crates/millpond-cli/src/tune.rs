@@ -100,7 +100,7 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
             let hint = nearest(name.trim(), names.iter().copied())
                 .map_or_else(String::new, |near| format!(" did you mean '{near}'?"));
             CliError::Usage(format!(
-                "no settings to search for '{name}';{hint} there are {}",
+                "no settings to search for '{name}':{hint} choose one of {}",
                 names.join(", ")
             ))
         };
