@@ -217,10 +217,10 @@ fn place(name: &str) -> PathBuf {
     for rank in 0..2 {
         std::fs::copy(place.join("run.csv"), place.join(format!("ranks/rank{rank}.csv"))).expect("room");
     }
-    let costs = root().join("../shared/costs.toml");
+    let costs = support::shared_root().join("costs.toml");
     if std::fs::copy(costs, place.join("costs.toml")).is_err() {
         eprintln!(
-            "shared/costs.toml is missing beside the repository: the command with --costs only shows how a missing file is refused"
+            "costs.toml is missing in the folder of shared files: the command with --costs only shows how a missing file is refused"
         );
     }
     std::os::unix::fs::symlink(root().join("traces"), place.join("traces")).expect("a link");

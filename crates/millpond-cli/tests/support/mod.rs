@@ -29,10 +29,17 @@ pub(crate) fn trace(name: &str) -> String {
     traces().join(format!("{name}.csv.zst")).display().to_string()
 }
 
-/// Returns the folder of recordings outside the repository, which only some machines have.
+/// Returns the folder of files outside the repository, which only some machines have.
+pub(crate) fn shared_root() -> PathBuf {
+    std::env::var_os("MILLPOND_SHARED").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
+        PathBuf::from,
+    )
+}
+
+/// Returns the recordings in [`shared_root`], if they exist.
 pub(crate) fn shared() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let shared = root.join("../shared/traces");
+    let shared = shared_root().join("traces");
     if !shared.is_dir() {
         eprintln!("skipped: no recordings in {}", shared.display());
         return None;
