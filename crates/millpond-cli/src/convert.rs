@@ -136,7 +136,10 @@ fn format(args: &ConvertArgs) -> Result<Format, CliError> {
         }
         (Some(format), _) => Ok(format),
         (None, to) => {
-            let option = if to.is_some() { "--to" } else { "the file's ending" };
+            let problem = match to {
+                Some(_) => format!("--to: unknown format '{said}'"),
+                None => format!("the ending of '{said}' is not a known format"),
+            };
             let known: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.ending()).collect();
             let ending = said
                 .trim_start_matches('.')
@@ -145,7 +148,7 @@ fn format(args: &ConvertArgs) -> Result<Format, CliError> {
             let hint = nearest(ending, known.iter().copied().chain([PARQUET]))
                 .map_or_else(String::new, |name| format!(" did you mean .{name}?"));
             Err(CliError::Usage(format!(
-                "unknown format '{said}' for {option}:{hint} choose one of .{} .{PARQUET}, most of them also with .gz or .zst",
+                "{problem}:{hint} choose one of .{} .{PARQUET}, most of them also with .gz or .zst",
                 known.join(" .")
             )))
         }
@@ -220,7 +223,7 @@ mod tests {
         );
         for (name, hint) in [
             ("a.foldd", "did you mean .folded?"),
-            ("a.mpr.gz", "there are .perfetto-trace"),
+            ("a.mpr.gz", "choose one of .perfetto-trace"),
         ] {
             let refused = said(&[name]).expect_err("unknown");
             assert!(
