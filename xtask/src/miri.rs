@@ -8,7 +8,7 @@ use xshell::cmd;
 /// out, because Miri does not support them. It does not support `membarrier` either, so full fences replace it. Safe modules
 /// are left out too, because some would take an hour.
 const TESTS: &[(&str, &str)] = &[
-    ("millpond-os", "map::tests::bytes"),
+    ("millpond-os", "map::tests::all_accesses"),
     (
         "millpond-pool",
         "pool::on_heap block:: buffer:: storage:: rental:: unpooled::",
@@ -48,4 +48,43 @@ pub(crate) fn run() -> Result {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::{files, root};
+    use std::path::Path;
+
+    /// Returns whether a folder of sources has a module or a test that the filter selects.
+    fn selects(sources: &Path, filter: &str) -> bool {
+        let sh = shell().unwrap();
+        let (modules, name) = filter.rsplit_once("::").unwrap();
+        let top = modules.split("::").next().unwrap();
+        let mut of = vec![sources.join(top).with_extension("rs")];
+        of.extend(files(&sh, &sources.join(top), "rs").unwrap_or_default());
+        of.iter().any(|file| {
+            let is_module = file.ends_with(format!("{top}/{name}.rs"));
+            let has_test = || {
+                sh.read_file(file)
+                    .is_ok_and(|text| text.contains(&format!("fn {name}")))
+            };
+            is_module || has_test()
+        })
+    }
+
+    /// A filter that selects nothing would turn off a check without a message.
+    #[test]
+    fn every_filter_selects_a_test() {
+        for (package, filters) in [TESTS, OWNERS, ORDERS].concat() {
+            let sources = root().join("crates").join(package).join("src");
+            for filter in filters.split(' ') {
+                assert!(selects(&sources, filter), "{package}: {filter}");
+            }
+        }
+        assert!(!selects(
+            &root().join("crates/millpond-os/src"),
+            "map::tests::bytes"
+        ));
+    }
 }
