@@ -62,7 +62,7 @@ fn calls_are_recorded_for_every_way_to_look_up_a_function() {
         let allocations = process.rows.iter().filter(|row| row.kind == Kind::Alloc);
         for row in allocations {
             assert_eq!(process.definitions.tag(row.tag), program);
-            let stack = process.definitions.stack(row.stack);
+            let stack: Vec<u64> = process.definitions.stack(row.stack).collect();
             let module = process
                 .definitions
                 .modules()

@@ -10,6 +10,7 @@ mod file;
 mod from_traces;
 mod index;
 mod live;
+mod stacks;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -206,7 +207,7 @@ impl History {
             },
             starts: index.finish(),
         };
-        history.definitions.check_stacks(history.allowance())?;
+        history.definitions.check_names(history.allowance())?;
         Ok(history)
     }
 

@@ -152,8 +152,8 @@ fn told(history: &History) -> Vec<Told> {
     let mut all = Vec::new();
     walk(history, &ExportOptions::default(), |row, text| {
         let definitions = &history.definitions;
-        let stack = definitions.stack(row.stack).iter();
-        let names = stack.flat_map(|address| Symbols::frames(definitions, *address));
+        let stack = definitions.stack(row.stack);
+        let names = stack.flat_map(|address| Symbols::frames(definitions, address));
         all.push((
             *row,
             text.map(str::to_owned),

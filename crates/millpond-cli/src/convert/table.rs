@@ -22,6 +22,9 @@ use std::sync::Arc;
 /// The number of rows that are collected before they are written.
 const ROWS: usize = 64 << 10;
 
+/// The bytes of stacks that are remembered as text before all are forgotten.
+const MOST_TEXT: usize = 64 << 20;
+
 type Words = StringDictionaryBuilder<UInt32Type>;
 
 /// Writes the table.
@@ -59,6 +62,7 @@ pub(crate) fn batches(
         history,
         symbols,
         known: HashMap::new(),
+        bytes: 0,
     };
     let exported = walk(history, options, |row, text| {
         columns.enter(row, text, history, &mut stacks);
@@ -109,20 +113,26 @@ struct Stacks<'a> {
     history: &'a History,
     symbols: &'a dyn Symbols,
     known: HashMap<u32, String>,
+    /// Bytes of the texts in `known`.
+    bytes: usize,
 }
 
 impl Stacks<'_> {
     fn of(&mut self, number: u32) -> &str {
+        if self.bytes > MOST_TEXT {
+            self.known.clear();
+            self.bytes = 0;
+        }
         self.known.entry(number).or_insert_with(|| {
             let frames = self.symbols.stack(self.history.definitions.stack(number));
-            let lines = frames
-                .iter()
-                .map(|frame| match (frame.file.as_str(), frame.line) {
-                    ("", _) => frame.function.clone(),
-                    (file, line) => format!("{} ({file}:{line})", frame.function),
-                });
+            let lines = frames.map(|frame| match (frame.file.as_str(), frame.line) {
+                ("", _) => frame.function,
+                (file, line) => format!("{} ({file}:{line})", frame.function),
+            });
             let lines: Vec<String> = lines.map(|line| line.replace(['\n', '\r'], " ")).collect();
-            lines.join("\n")
+            let text = lines.join("\n");
+            self.bytes += text.len();
+            text
         })
     }
 }

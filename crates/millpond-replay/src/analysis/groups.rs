@@ -77,6 +77,10 @@ pub enum Lines {
 const MOST: usize = 1 << 18;
 /// The most bytes of the names of one property. Names of stacks are long.
 const MOST_TEXT: usize = 64 << 20;
+/// The bytes of one stack's name after which the name ends.
+const MOST_NAME: usize = 1 << 20;
+/// The most bytes of the names of stacks that are made, equal ones included.
+const MOST_MADE: usize = 1 << 30;
 const NO_STACK: &str = "(no stack recorded)";
 const BEYOND: &str = "(more groups than are told apart)";
 
@@ -86,6 +90,8 @@ pub(super) struct Groups<'a> {
     symbols: &'a dyn Symbols,
     lines: Lines,
     ways: [Names; COUNT],
+    /// The results of [`own`](Self::own), because stacks share addresses.
+    own: Map<u64, Option<String>>,
 }
 
 /// The groups of one property.
@@ -99,6 +105,10 @@ struct Names {
     names: Vec<String>,
     /// Bytes of all names.
     text: usize,
+    /// Bytes of all names that were made, equal ones included.
+    made: usize,
+    /// Whether a name was left out.
+    is_full: bool,
 }
 
 /// Returns the number in a row that determines its group.
@@ -126,9 +136,12 @@ impl Names {
         }
     }
 
-    fn enter(&mut self, key: u64, name: String) -> u32 {
+    /// Returns the group of a number, and remembers it if at most `most` large numbers are remembered.
+    fn enter(&mut self, key: u64, name: String, most: usize) -> u32 {
+        self.made = self.made.saturating_add(name.len());
         let is_full = self.names.len() >= MOST || self.text + name.len() > MOST_TEXT;
         let name = if is_full && !self.by_name.contains_key(name.as_str()) {
+            self.is_full = true;
             BEYOND.to_owned()
         } else {
             name
@@ -145,7 +158,7 @@ impl Names {
                 self.near.resize(at + 1, UNKNOWN);
             }
             self.near[at] = group;
-        } else if self.far.len() < MOST {
+        } else if self.far.len() < most {
             self.far.insert(key, group);
         }
         group
@@ -159,6 +172,7 @@ impl<'a> Groups<'a> {
             symbols,
             lines,
             ways: Default::default(),
+            own: Map::default(),
         }
     }
 
@@ -171,8 +185,17 @@ impl<'a> Groups<'a> {
         match self.ways[by as usize].known(key(by, row)) {
             Some(group) => group,
             None => {
-                let name = self.called(by, row);
-                self.ways[by as usize].enter(key(by, row), name)
+                // The name of a stack takes time, so it is not made if there was no room for another.
+                let way = &self.ways[by as usize];
+                let is_skipped = by == By::Stack && (way.is_full || way.made > MOST_MADE);
+                let name = if is_skipped {
+                    BEYOND.to_owned()
+                } else {
+                    self.called(by, row)
+                };
+                // All stacks of the recording are remembered, because it takes time to look up their frames.
+                let most = MOST.max(self.definitions.stack_count());
+                self.ways[by as usize].enter(key(by, row), name, most)
             }
         }
     }
@@ -217,7 +240,7 @@ impl<'a> Groups<'a> {
             .is_some_and(|pool| pool.memory == "pinned")
     }
 
-    fn called(&self, by: By, row: &Row) -> String {
+    fn called(&mut self, by: By, row: &Row) -> String {
         match by {
             By::Tag => self.without_lines(&tag_group(self.definitions.tag(row.tag)), "; "),
             By::Site => self.site(row),
@@ -233,14 +256,14 @@ impl<'a> Groups<'a> {
         }
     }
 
-    fn site(&self, row: &Row) -> String {
+    fn site(&mut self, row: &Row) -> String {
         if row.stack != 0 {
-            let stack = self.symbols.stack(self.definitions.stack(row.stack));
-            let own = stack.iter().find(|frame| !is_machinery(frame));
-            return match own.or(stack.first()) {
-                Some(frame) => self.frame(frame),
-                None => "(stack not known)".to_owned(),
-            };
+            let definitions = self.definitions;
+            if let Some(name) = definitions.stack(row.stack).find_map(|address| self.own(address)) {
+                return name;
+            }
+            let first = self.symbols.stack(definitions.stack(row.stack)).next();
+            return first.map_or_else(|| "(stack not known)".to_owned(), |frame| self.frame(&frame));
         }
         let (labels, stack) = split_tag(self.definitions.tag(row.tag));
         match (backward_site(labels), stack) {
@@ -250,14 +273,36 @@ impl<'a> Groups<'a> {
         }
     }
 
+    /// Returns the name of the innermost function of the program at an address, or `None` if all functions there belong to an allocator.
+    fn own(&mut self, address: u64) -> Option<String> {
+        if let Some(name) = self.own.get(&address) {
+            return name.clone();
+        }
+        let own = self
+            .symbols
+            .stack(std::iter::once(address))
+            .find(|frame| !is_machinery(frame));
+        let name = own.map(|frame| self.frame(&frame));
+        if self.own.len() < MOST {
+            self.own.insert(address, name.clone());
+        }
+        name
+    }
+
     /// Returns the frames of a stack, each on its own line.
     fn stack(&self, row: &Row) -> String {
         if row.stack != 0 {
-            let stack = self.symbols.stack(self.definitions.stack(row.stack));
-            let frames: Vec<String> = stack.iter().map(|frame| self.frame(frame)).collect();
-            return match frames.is_empty() {
+            let mut name = String::new();
+            for frame in self.symbols.stack(self.definitions.stack(row.stack)) {
+                if name.len() > MOST_NAME {
+                    break;
+                }
+                name += if name.is_empty() { "" } else { "\n" };
+                name += &self.frame(&frame);
+            }
+            return match name.is_empty() {
                 true => "(stack not known)".to_owned(),
-                false => frames.join("\n"),
+                false => name,
             };
         }
         let (_, stack) = split_tag(self.definitions.tag(row.tag));
@@ -313,25 +358,50 @@ fn backward_site(labels: &str) -> Option<String> {
     }
 }
 
-/// Path prefixes of functions of allocators and of Rust's own collections, in addition to those of [`PACKAGES`].
-const MACHINERY: [&str; 6] = ["alloc::", "core::", "std::", "__rust", "__rdl", "__rg"];
+/// Path prefixes of functions of allocators and of the standard libraries of Rust and C++, in addition to those of [`PACKAGES`].
+const MACHINERY: [&str; 8] = [
+    "alloc::",
+    "core::",
+    "std::",
+    "__rust",
+    "__rdl",
+    "__rg",
+    "operator new",
+    "__gnu_cxx::",
+];
+/// The functions of C that allocate.
+const ALLOCATES: [&str; 8] = [
+    "aligned_alloc",
+    "calloc",
+    "malloc",
+    "memalign",
+    "posix_memalign",
+    "pvalloc",
+    "realloc",
+    "valloc",
+];
 /// The packages of these functions, except the standard library.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 17] = [
     "millpond",
     "millpond-account",
+    "millpond-c",
     "millpond-cuda",
+    "millpond-cuda-core",
     "millpond-data",
     "millpond-engine",
+    "millpond-intercept",
+    "millpond-malloc",
     "millpond-monitor",
     "millpond-os",
     "millpond-pool",
     "millpond-record",
     "millpond-set",
     "millpond-tensor",
+    "backtrace",
     "hashbrown",
 ];
 
-/// Returns whether a frame belongs to an allocator or to Rust's own collections, and not to the program. If a
+/// Returns whether a frame belongs to an allocator or to a standard library, and not to the program. If a
 /// program has only line tables, inlined functions have names without a path. These are recognised by their
 /// files.
 fn is_machinery(frame: &Frame) -> bool {
@@ -344,6 +414,7 @@ fn is_machinery(frame: &Frame) -> bool {
             .iter()
             .any(|package| of.split('_').eq(package.split('-')));
     is_of_package
+        || ALLOCATES.contains(&name)
         || MACHINERY.iter().any(|of| name.starts_with(of))
         || (is_bare && is_machinery_file(&frame.file))
 }
@@ -419,6 +490,9 @@ mod tests {
             ),
             ("<millpond::pool::Pool>::alloc_zeroed::<u8>", ""),
             ("with_capacity<u8>", "/rustc/0123/library/alloc/src/vec/mod.rs"),
+            ("allocate", "/home/me/crates/millpond-malloc/src/blocks.rs"),
+            ("operator new[](unsigned long)", ""),
+            ("realloc", ""),
             ("load<alloc::vec::Vec<u8>>", "/home/me/app/src/model.rs"),
             ("millpond_of_mine", "/home/me/millpond-tools/src/main.rs"),
             ("app::main", "/home/me/crates/millpond/src/main.rs"),
@@ -430,6 +504,9 @@ mod tests {
                 line: 1,
             })
         });
-        assert_eq!(is_own, [false, false, false, false, true, true, true]);
+        assert_eq!(
+            is_own,
+            [false, false, false, false, false, false, false, true, true, true]
+        );
     }
 }

@@ -22,8 +22,7 @@ pub fn stacks(history: &History, symbols: &dyn Symbols) -> Value {
             break;
         }
         let stack = symbols.stack(history.definitions.stack(*number));
-        length += stack.len();
-        let mut line = Vec::with_capacity(stack.len());
+        let mut line = Vec::new();
         for frame in stack {
             let next = frames.len();
             let at = *numbers.entry_ref(&frame).or_insert(next);
@@ -32,6 +31,7 @@ pub fn stacks(history: &History, symbols: &dyn Symbols) -> Value {
             }
             line.push(at);
         }
+        length += line.len();
         told.push(json!([number, line]));
     }
     let more = all.len() - told.len();

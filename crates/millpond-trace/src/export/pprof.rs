@@ -155,13 +155,14 @@ impl<'a, 's> Tables<'a, 's> {
     /// Returns the locations of a site, innermost first.
     fn locations(&mut self, site: &Site) -> Vec<u64> {
         let addresses = self.source.history.definitions.stack(site.origin.stack);
-        if !addresses.is_empty() {
-            let each = |address: &u64| {
-                self.location(LocationKey::Address(*address), |source| {
-                    source.symbols.frames(*address)
-                })
-            };
-            return addresses.iter().map(each).collect();
+        let each = |address| {
+            self.location(LocationKey::Address(address), |source| {
+                source.symbols.frames(address)
+            })
+        };
+        let locations: Vec<u64> = addresses.map(each).collect();
+        if !locations.is_empty() {
+            return locations;
         }
         let frames = self.source.folded(site.origin);
         let each = |frame: Frame| self.location(LocationKey::Frame(frame.clone()), |_| vec![frame]);

@@ -83,13 +83,13 @@ impl<W: Write> RecordingExporter<'_, '_, W> {
                 self.writer.say(&define, Some(name), None)?;
             }
         }
-        let stack = definitions.stack(row.stack);
+        let stack: Vec<u64> = definitions.stack(row.stack).collect();
         if !stack.is_empty()
             && let Some(define) = self.definition(Kind::DefineStack, row.stack, row.time)
         {
-            self.writer.say(&define, None, Some(stack))?;
+            self.writer.say(&define, None, Some(&stack))?;
             for address in stack {
-                self.frames(*address, row.time)?;
+                self.frames(address, row.time)?;
             }
         }
         Ok(())

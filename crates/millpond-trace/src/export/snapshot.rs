@@ -422,7 +422,7 @@ impl Snapshot<'_, '_> {
 
     /// Returns the program's own words about a block, without its frames.
     fn words(&self, origin: Origin) -> String {
-        if !self.source.history.definitions.stack(origin.stack).is_empty() {
+        if self.source.has_stack(origin) {
             return clean(self.source.history.definitions.tag(origin.tag)).into_owned();
         }
         match self.source.tag(origin.tag) {
@@ -463,7 +463,7 @@ impl Snapshot<'_, '_> {
     }
 
     fn calls(&self, origin: Origin) -> Vec<Frame> {
-        if self.source.history.definitions.stack(origin.stack).is_empty() {
+        if !self.source.has_stack(origin) {
             let (_, calls) = self.source.tag(origin.tag);
             if !calls.is_empty() {
                 return calls;

@@ -73,8 +73,8 @@ impl Source<'_> {
     /// Returns the frames of an origin, innermost first. There is always at least one.
     pub(super) fn frames(&self, origin: Origin) -> Vec<Frame> {
         let addresses = self.history.definitions.stack(origin.stack);
-        if !addresses.is_empty() {
-            let frames: Vec<Frame> = self.symbols.stack(addresses).into_iter().map(cleaned).collect();
+        let frames: Vec<Frame> = self.symbols.stack(addresses).map(cleaned).collect();
+        if !frames.is_empty() {
             let bytes = frames
                 .iter()
                 .map(|frame| (FRAME + frame.function.len() + frame.file.len()) as u64);
@@ -87,6 +87,11 @@ impl Source<'_> {
         frames.extend(words.into_iter().rev().map(named));
         frames.push(named(clean(&self.pool_name(origin.pool)).into_owned()));
         frames
+    }
+
+    /// Returns whether the recording has a stack of addresses for an origin.
+    pub(super) fn has_stack(&self, origin: Origin) -> bool {
+        self.history.definitions.stack(origin.stack).next().is_some()
     }
 
     /// Returns the frames of an origin like [`frames`](Self::frames). Frames that frameworks put around every call are

@@ -1,5 +1,6 @@
 //! The definitions of the numbers in rows.
 
+use super::stacks::Stacks;
 use super::{Allowance, HistoryError};
 use crate::ReadError;
 use crate::hash::Map;
@@ -21,8 +22,7 @@ const MOST_DEEP: usize = 4 << 10;
 const ENTRY: usize = 64;
 /// The bytes that a frame takes in addition to its text.
 const FRAME: usize = size_of::<Frame>() + 48;
-/// The factor by which all stacks with the names of their addresses may exceed the allowance. Stacks share names, and each stack is read
-/// with all its names a few times.
+/// The factor by which the names of all addresses may exceed the allowance. Addresses share names, and each name is read a few times.
 const SHARED: u64 = 4;
 
 /// Returns the part of a name that is kept: its beginning.
@@ -82,7 +82,7 @@ pub struct Definitions {
     tags: Map<u32, String>,
     pools: Map<u32, Pool>,
     threads: Map<u32, String>,
-    stacks: Map<u32, Box<[u64]>>,
+    stacks: Stacks,
     /// The frames of each address. Addresses share them.
     frames: Map<u64, Arc<[Frame]>>,
     modules: Vec<Module>,
@@ -104,6 +104,7 @@ impl Definitions {
             // All addresses share the text.
             Kind::DefineFrame => ENTRY * list.len() + text.len().min(2 * MOST_INLINED * MOST_NAME),
             Kind::DefineTag => text.len().min(MOST_TAG) + ENTRY,
+            Kind::DefineStack => Stacks::NODE * self.stacks.new_nodes(&list) + ENTRY,
             _ => text.len().min(3 * MOST_NAME) + 8 * list.len() + ENTRY,
         };
         if self.text + cost > MOST_TEXT {
@@ -120,7 +121,7 @@ impl Definitions {
                 let name = self.name(text);
                 self.threads.insert(row.thread, name);
             }
-            Kind::DefineStack => drop(self.stacks.insert(row.stack, list.into())),
+            Kind::DefineStack => self.stacks.insert(row.stack, &list),
             Kind::DefinePool => self.define_pool(row.pool, text, &list),
             Kind::DefineModule => self.define_module(row, text, &list),
             Kind::DefineFrame => self.define_frame(text, &list),
@@ -144,22 +145,17 @@ impl Definitions {
         2 * self.text as u64
     }
 
-    /// Checks that all stacks can be read with the names of their addresses.
+    /// Checks that the names of all addresses can be read.
     ///
     /// # Errors
-    /// Returns an error if many stacks share names, so that reading all stacks would take too long, or keeping each stack with its
-    /// names would take too much memory.
-    pub(super) fn check_stacks(&self, allowance: Allowance) -> Result<(), HistoryError> {
+    /// Returns an error if many addresses share names, so that a copy of the names for each address would take too much memory.
+    pub(super) fn check_names(&self, allowance: Allowance) -> Result<(), HistoryError> {
         let of_frame = |frame: &Frame| (FRAME + frame.function.len() + frame.file.len()) as u64;
-        let of_address = |address: &u64| {
-            let frames = self.frames(*address).iter();
-            ENTRY as u64 + frames.map(of_frame).fold(0, u64::saturating_add)
-        };
         let mut named = 0_u64;
-        for addresses in self.stacks.values() {
-            let bytes = addresses.iter().map(of_address);
+        for frames in self.frames.values() {
+            let bytes = frames.iter().map(of_frame);
             named = named.saturating_add(bytes.fold(0, u64::saturating_add));
-            allowance.check("its stacks with their names", named / SHARED)?;
+            allowance.check("the names of its addresses", named / SHARED)?;
         }
         Ok(())
     }
@@ -241,9 +237,9 @@ impl Definitions {
         self.threads.get(&number).map_or("", String::as_str)
     }
 
-    /// Returns the addresses of a stack, innermost first, or an empty slice if they are unknown.
-    pub fn stack(&self, number: u32) -> &[u64] {
-        self.stacks.get(&number).map_or(&[], |stack| stack)
+    /// Returns the addresses of a stack, innermost first, or nothing if they are unknown.
+    pub fn stack(&self, number: u32) -> impl Iterator<Item = u64> {
+        self.stacks.addresses(number)
     }
 
     /// Returns the functions at an address of a stack, innermost first, or an empty slice if the recording does not
@@ -275,9 +271,14 @@ impl Definitions {
         pools
     }
 
+    /// Returns how many stacks there are.
+    pub fn stack_count(&self) -> usize {
+        self.stacks.count()
+    }
+
     /// Returns the numbers of all stacks, in order.
     pub fn stacks(&self) -> Vec<u32> {
-        let mut stacks: Vec<_> = self.stacks.keys().copied().collect();
+        let mut stacks: Vec<_> = self.stacks.numbers().collect();
         stacks.sort_unstable();
         stacks
     }

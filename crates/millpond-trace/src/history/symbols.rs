@@ -9,18 +9,20 @@ const MOST_FRAMES: usize = 4 << 10;
 pub trait Symbols {
     /// Returns the functions at an address of a stack, innermost first if some are inlined. Returns an empty list if they are unknown.
     fn frames(&self, address: u64) -> Vec<Frame>;
+}
 
+impl dyn Symbols + '_ {
     /// Returns the functions of a stack, innermost first. The name of an unknown function is its address. A stack with too many functions
-    /// is cut to the innermost ones.
-    fn stack(&self, addresses: &[u64]) -> Vec<Frame> {
-        let named = |address: &u64| match self.frames(*address) {
+    /// is cut to the innermost ones. Each address is looked up when its functions are needed.
+    pub fn stack(&self, addresses: impl Iterator<Item = u64>) -> impl Iterator<Item = Frame> {
+        let named = |address| match self.frames(address) {
             frames if frames.is_empty() => vec![Frame {
                 function: format!("{address:#x}"),
                 ..Frame::default()
             }],
             frames => frames,
         };
-        addresses.iter().flat_map(named).take(MOST_FRAMES).collect()
+        addresses.flat_map(named).take(MOST_FRAMES)
     }
 }
 

@@ -462,3 +462,31 @@ fn an_incomplete_keyframe_removes_no_blocks() {
     // Live rows without a keyframe are ignored.
     assert_eq!(told(&[alloc(1), named(5)]), [1]);
 }
+
+/// Programs with deep stacks, such as an interpreter's, record many stacks that differ in their inner frames only. Such a recording is
+/// much smaller than the list of its addresses, and it is read in memory in proportion to its size.
+#[test]
+fn many_deep_stacks_that_share_frames_are_read() {
+    const STACKS: u32 = 200_000;
+    const DEPTH: u64 = 60;
+    let addresses = |stack: u32| {
+        let inner = [u64::from(stack) % 1_000, u64::from(stack) / 1_000];
+        inner.into_iter().chain(1 << 20..(1 << 20) + DEPTH)
+    };
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    for stack in 1..=STACKS {
+        let list: Vec<u64> = addresses(stack).collect();
+        let mut define = Row::new(Kind::DefineStack, 0);
+        define.stack = stack;
+        writer.say(&define, None, Some(&list)).expect("memory");
+    }
+    let whole = writer.finish(0).expect("memory");
+    // With all addresses of each stack, the definitions would exceed the allowance of the file.
+    assert!((whole.len() as u64) < 2 << 20, "{}", whole.len());
+    let file = Scratch::new("deep.mpr", &whole);
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    assert_eq!(history.definitions.stack_count(), STACKS as usize);
+    for stack in [1, 2, 77_000, STACKS] {
+        assert!(history.definitions.stack(stack).eq(addresses(stack)), "{stack}");
+    }
+}

@@ -240,7 +240,7 @@ fn stacks_and_their_modules_are_recorded() {
         stacks.len() == 3 && stacks[0] != 0 && stacks[1] == stacks[2],
         "{stacks:?}"
     );
-    let addresses = history.definitions.stack(stacks[0]);
+    let addresses: Vec<u64> = history.definitions.stack(stacks[0]).collect();
     let here = stacks_and_their_modules_are_recorded as fn() as usize as u64;
     let near = |address: &&u64| (here..here + 4096).contains(*address);
     assert!(

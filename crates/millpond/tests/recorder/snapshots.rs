@@ -106,7 +106,7 @@ fn a_pool_with_an_account_is_written_block_by_block() {
         assert_eq!(row.thread, millpond_os::thread_number());
         assert!(row.time > 0 && row.time <= read.history.duration);
         let here = a_pool_with_an_account_is_written_block_by_block as fn() as usize as u64;
-        let stack = read.history.definitions.stack(row.stack);
+        let stack: Vec<u64> = read.history.definitions.stack(row.stack).collect();
         assert!(
             stack.iter().any(|at| (here..here + 8192).contains(at)),
             "{here:#x} in {stack:x?}"
