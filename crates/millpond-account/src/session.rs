@@ -17,9 +17,14 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// The default size of one thread's ring. It holds the events of about half a second at five million events per second.
 pub const RING_BYTES: usize = 64 << 20;
+
+/// The longest wait of a thread for space in its ring. It ends a wait for a writing thread that itself waits for a lock of
+/// the waiting thread.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The allocations whose stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +34,8 @@ pub enum RecordStacks {
     /// On average one allocation for each of these numbers of bytes that a thread allocates. Larger allocations are
     /// always recorded.
     Bytes(u64),
-    /// All allocations.
+    /// All allocations. Stacks fill a thread's ring faster than the writing thread empties it, so a thread whose ring is
+    /// nearly full waits.
     Always,
 }
 
@@ -43,12 +49,16 @@ pub struct Session {
     stacks: RecordStacks,
     writer: OnceLock<Thread>,
     hurried: AtomicBool,
+    /// True if threads wait for space in their rings.
+    waits: AtomicBool,
     /// The rings that the writing thread has not taken yet.
     rings: Mutex<Vec<Arc<Ring>>>,
     pools: Mutex<Vec<PoolLabel>>,
     marks: Mutex<Vec<String>>,
-    /// The events of threads at their very end, which have no ring any more.
-    late: LostCounters,
+    /// The lost events that interrupted the writing of another event of their thread, as those of a signal handler can.
+    nested: LostCounters,
+    /// The state of the last thread with an event after its locals were destroyed.
+    ended: Mutex<Option<Mine>>,
 }
 
 impl fmt::Debug for Session {
@@ -166,10 +176,12 @@ impl Session {
             stacks,
             writer: OnceLock::new(),
             hurried: AtomicBool::new(false),
+            waits: AtomicBool::new(stacks == RecordStacks::Always),
             rings: Mutex::default(),
             pools: Mutex::default(),
             marks: Mutex::default(),
-            late: LostCounters::default(),
+            nested: LostCounters::default(),
+            ended: Mutex::default(),
         }
     }
 
@@ -234,9 +246,9 @@ impl Session {
         mark.map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns the counts of the events of threads that had no ring any more.
-    pub fn late(&self) -> Lost {
-        self.late.get()
+    /// Returns the counts of the lost events that interrupted the writing of another event of their thread.
+    pub fn nested(&self) -> Lost {
+        self.nested.get()
     }
 
     /// Adds a pool and returns its sink.
@@ -297,8 +309,27 @@ impl Session {
             }
             true
         });
-        if put != Ok(true) {
-            self.late.count(told);
+        match put {
+            Ok(true) => {}
+            Ok(false) => self.nested.count(told),
+            Err(_) => self.tell_at_end(told),
+        }
+    }
+
+    /// Writes an event of a thread whose locals were destroyed. The main thread runs the destructors of libraries then, and
+    /// other threads run the destructors of the C library's keys.
+    #[inline(never)]
+    fn tell_at_end(&self, told: &RingEvent) {
+        let _quiet = quiet();
+        let mut ended = lock(&self.ended);
+        if ended
+            .as_ref()
+            .is_none_or(|mine| mine.putter.thread() != thread::thread_number())
+        {
+            *ended = Some(self.admit());
+        }
+        if let Some(mine) = &mut *ended {
+            self.put(mine, told);
         }
     }
 
@@ -333,7 +364,25 @@ impl Session {
             }
         });
         let frames = frames.get(..len).unwrap_or_default();
+        if mine.putter.is_nearly_full() && self.waits.load(Ordering::Relaxed) {
+            self.wait_for_space(&mine.putter);
+        }
         mine.putter.put(told, frames, || self.hurry());
+    }
+
+    /// Waits until the writing thread has emptied a part of the ring. After a wait that was too long, no thread waits
+    /// again.
+    #[cold]
+    fn wait_for_space(&self, putter: &Putter) {
+        let start = Instant::now();
+        while putter.is_nearly_full() && self.is_active() && !self.is_stopping() {
+            if start.elapsed() > LONGEST_WAIT {
+                self.waits.store(false, Ordering::Relaxed);
+                return;
+            }
+            self.hurry();
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Makes a ring for this thread.

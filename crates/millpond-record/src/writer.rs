@@ -55,7 +55,7 @@ pub(super) struct EventWriter<W: Write> {
     session: Arc<Session>,
     rows: RowBuilder<Counted<W>>,
     rings: Vec<Known>,
-    late: Lost,
+    nested: Lost,
     /// The interval of the pools' sums, or `None` if they are not recorded.
     every: Option<u64>,
     next_look: u64,
@@ -97,7 +97,7 @@ impl<W: Write> EventWriter<W> {
             session,
             rows,
             rings: Vec::new(),
-            late: Lost::default(),
+            nested: Lost::default(),
             every,
             next_look: 0,
             measured: None,
@@ -260,10 +260,10 @@ impl<W: Write> EventWriter<W> {
                 self.rows.lose(since, known.taker.ring.thread)?;
             }
         }
-        let late = self.session.late();
-        let since = late.since(self.late);
+        let nested = self.session.nested();
+        let since = nested.since(self.nested);
         if since.events > 0 {
-            self.late = late;
+            self.nested = nested;
             self.rows.lose(since, 0)?;
         }
         self.rings.retain(|known| !known.is_over);

@@ -7,7 +7,8 @@ use millpond_cuda::{CudaError, KernelError};
 use millpond_pool::dtype::{DType, DTypeError};
 use thiserror::Error;
 
-/// An error of a tensor operation. Nothing was written, and nothing is lost.
+/// An error of a tensor operation. Nothing is lost. Nothing was written, except by operations that call a function for each
+/// part, such as `par_for_each_batch`, if that function failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TensorError {

@@ -7,7 +7,7 @@
 //!              taken         put         free: a bit each
 //! ```
 //!
-//! The writer never waits. An event that does not fit is dropped and counted with its bytes. Words are atomic and are
+//! Writing an event never waits. An event that does not fit is dropped and counted with its bytes. Words are atomic and are
 //! written with relaxed ordering. The writer publishes the end of a complete event with release ordering, so a reader
 //! that acquires it sees the whole event.
 //!
@@ -276,6 +276,17 @@ impl Putter {
             self.ring.put.0.lost.count(told);
         }
         self.ring.put.0.end(self.place);
+    }
+
+    /// Returns the number of the writer's thread.
+    pub(crate) fn thread(&self) -> u32 {
+        self.ring.thread
+    }
+
+    /// Returns true if less than a quarter of the segments is free.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let free = self.ring.free.0.load(Ordering::Relaxed).count_ones() as usize;
+        4 * free < self.ring.segments.len()
     }
 
     /// Encodes an event. Also returns the fields that the next event may omit.

@@ -237,7 +237,7 @@ impl Definitions {
         self.threads.get(&number).map_or("", String::as_str)
     }
 
-    /// Returns the addresses of a stack, innermost first, or nothing if they are unknown.
+    /// Returns the addresses of a stack, innermost first, or no addresses if the stack is unknown.
     pub fn stack(&self, number: u32) -> impl Iterator<Item = u64> {
         self.stacks.addresses(number)
     }

@@ -1,8 +1,11 @@
 //! Stores the stacks of a recording. Stacks that follow each other share their outer frames.
+//!
+//! The stacks of an interpreter are deep, and mostly differ in their inner frames. A file stores such stacks in few bytes.
+//! With shared frames, their memory is in proportion to the file.
 
 use crate::hash::Map;
 
-/// Marks the outermost frame of a stack, and a stack without frames.
+/// The caller of an outermost frame. Also the innermost node of a stack without frames.
 const NONE: u32 = u32::MAX;
 
 /// The stacks of a recording by number.
@@ -46,7 +49,7 @@ impl Stacks {
         self.innermost.insert(number, caller);
     }
 
-    /// Returns the addresses of a stack, innermost first, or nothing if it is unknown.
+    /// Returns the addresses of a stack, innermost first, or no addresses if the stack is unknown.
     pub(super) fn addresses(&self, number: u32) -> impl Iterator<Item = u64> {
         let mut at = self.innermost.get(&number).copied().unwrap_or(NONE);
         std::iter::from_fn(move || {

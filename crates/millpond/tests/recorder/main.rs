@@ -3,12 +3,13 @@
 mod snapshots;
 
 use millpond::{
-    Pool, Recorder, mark,
+    Buffer, Pool, Recorder, mark,
     record::{RecordError, RecordReport, RecordStacks, Snapshots},
     step, tag,
 };
 use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Gauge, Kind, Row};
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -213,6 +214,59 @@ fn lost_events_are_counted_and_totals_stay_exact() {
         .count() as u64;
     assert!(told + report.lost > 2 * many as u64, "{told} and {}", report.lost);
     drop(kept);
+}
+
+#[test]
+fn events_after_the_locals_of_a_thread_are_destroyed_are_recorded() {
+    thread_local! {
+        static KEPT: RefCell<Vec<Buffer<u8>>> = const { RefCell::new(Vec::new()) };
+    }
+    let _alone = alone();
+    let file = Scratch::new("ended");
+    let recorder = Recorder::start(&file.0).expect("a file");
+    let pool = named("ended");
+    let run = || {
+        // Locals are destroyed in reverse order of their first use. So this one is destroyed after the recorder's.
+        KEPT.with_borrow_mut(|kept| kept.reserve(100));
+        for _ in 0..100 {
+            let block = pool.alloc_zeroed::<u8>(10).expect("room");
+            KEPT.with_borrow_mut(|kept| kept.push(block));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(run).join().expect("no panic");
+        }
+    });
+    let report = recorder.stop().expect("it is written");
+    assert_eq!(report.lost, 0, "{report:?}");
+    let history = file.read();
+    let rows = rows(&history, number(&history, "ended"));
+    let threads = |kind| {
+        let of_kind = rows.iter().filter(move |row| row.kind == kind);
+        of_kind.map(|row| row.thread).collect::<Vec<_>>()
+    };
+    assert_eq!(threads(Kind::Alloc).len(), 300);
+    assert_eq!(threads(Kind::Free), threads(Kind::Alloc));
+}
+
+#[test]
+fn threads_that_record_every_stack_wait_for_space() {
+    let _alone = alone();
+    let file = Scratch::new("waits");
+    let builder = Recorder::builder().ring_bytes(0).stacks(RecordStacks::Always);
+    let recorder = builder.start(&file.0).expect("a file");
+    let pool = named("waits");
+    for _ in 0..10_000 {
+        drop(pool.alloc_zeroed::<u8>(10).expect("room"));
+    }
+    let report = recorder.stop().expect("it is written");
+    assert_eq!(report.lost, 0, "{report:?}");
+    let history = file.read();
+    let rows = rows(&history, number(&history, "waits"));
+    let mut blocks = rows.iter().filter(|row| row.kind == Kind::Alloc);
+    assert_eq!(blocks.clone().count(), 10_000);
+    assert!(blocks.all(|row| row.stack != 0));
 }
 
 #[test]
