@@ -32,7 +32,11 @@ pub(crate) fn command(args: &DiffArgs) -> Result<Exit, CliError> {
         side(second, args.at.second, args.quiet)?,
     ];
     let [before, after] = &sides;
-    let by: By = args.by.into();
+    let usual = match [before.usual, after.usual] {
+        [By::Site, By::Site] => By::Site,
+        _ => By::Tag,
+    };
+    let by = args.by.map_or(usual, By::from);
     let mut compared = diff(
         [&before.at.summary, &after.at.summary],
         [before.at.held(), after.at.held()],
@@ -46,7 +50,7 @@ pub(crate) fn command(args: &DiffArgs) -> Result<Exit, CliError> {
     if args.json {
         output::print_json(&value(by, &sides, &compared, &gates))?;
     } else {
-        output::print(&text(args, &sides, &compared, &gates))?;
+        output::print(&text(args, by, &sides, &compared, &gates))?;
     }
     let failed: Vec<String> = gates.iter().filter(|gate| gate.fails).map(told).collect();
     for line in &failed {
@@ -62,6 +66,8 @@ pub(crate) fn command(args: &DiffArgs) -> Result<Exit, CliError> {
 struct Side {
     name: String,
     at: At,
+    /// The usual grouping of the recording's blocks.
+    usual: By,
     /// The sum of all segments, if the recording has no history.
     state: Option<PoolOccupancy>,
 }
@@ -88,6 +94,7 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
     Ok(Side {
         name: name.to_string_lossy().into_owned(),
         at,
+        usual: By::usual(&history.definitions),
         state: history
             .state_only
             .then(|| PoolOccupancy::of_all(&history.standing)),
@@ -177,7 +184,7 @@ fn value<'a>(by: By, sides: &'a [Side; 2], compared: &'a Diff, gates: &'a [Judge
     }
 }
 
-fn text(args: &DiffArgs, sides: &[Side; 2], compared: &Diff, gates: &[Judged]) -> String {
+fn text(args: &DiffArgs, by: By, sides: &[Side; 2], compared: &Diff, gates: &[Judged]) -> String {
     let [before, after] = sides;
     let mut out = format!(
         "{} at {} against {} at {}\n",
@@ -193,7 +200,6 @@ fn text(args: &DiffArgs, sides: &[Side; 2], compared: &Diff, gates: &[Judged]) -
         }
     }
     out.push_str(&format!("\n{}\n", measures(compared)));
-    let by: By = args.by.into();
     out.push_str(&groups(compared, by));
     if !gates.is_empty() {
         out.push('\n');

@@ -11,7 +11,7 @@ use crate::state::State;
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot, stack, terminal};
 use millpond_replay::analysis::{
-    AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
+    AnalysisError, At, By, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
     report_with_timeline,
 };
 use millpond_replay::{Options, OutOfMemory, Selection, Verdict};
@@ -32,6 +32,8 @@ pub(crate) struct Told<'a> {
     /// The name of the file.
     pub(crate) name: String,
     pub(crate) args: &'a ReportArgs,
+    /// The grouping of held bytes.
+    pub(crate) by: By,
     pub(crate) history: &'a History,
     pub(crate) at: At,
     /// The data beyond one moment. `None` if the user asked for a moment only.
@@ -119,8 +121,7 @@ pub(crate) fn timeline(args: &ReportArgs, work: &Work) -> Result<Timeline, CliEr
             instead: "see the state with `millpond report`",
         });
     }
-    let options = options(args, PLOT_COLUMNS);
-    let told = tell(args, &history, window(args), &options, work).map_err(failed(&args.file))?;
+    let told = tell(args, &history, window(args), PLOT_COLUMNS, work).map_err(failed(&args.file))?;
     told.whole
         .map(|whole| whole.timeline)
         .ok_or_else(|| CliError::Usage("one moment has no timeline".to_owned()))
@@ -137,7 +138,7 @@ fn told<'a>(args: &'a ReportArgs, history: &'a History, work: &Work) -> Result<T
         Some(_) => PLOT_COLUMNS,
         None => sections::plot_columns(),
     };
-    let mut told = tell(args, history, window, &options(args, columns), work).map_err(failed(&args.file))?;
+    let mut told = tell(args, history, window, columns, work).map_err(failed(&args.file))?;
     replay(&mut told, window, work)?;
     Ok(told)
 }
@@ -226,9 +227,15 @@ fn tell<'a>(
     args: &'a ReportArgs,
     history: &'a History,
     window: Window,
-    options: &TimelineOptions,
+    columns: usize,
     work: &Work,
 ) -> Result<Told<'a>, AnalysisError> {
+    let by = args.by.map_or_else(|| By::usual(&history.definitions), By::from);
+    let options = TimelineOptions {
+        by,
+        columns,
+        bands: BANDS.min(args.top),
+    };
     let _bar = Progress::share(work, "adding up the events");
     let symbols = ModuleSymbols::new(&history.definitions);
     // A recording that contains only the state at one moment is shown at its end.
@@ -236,7 +243,7 @@ fn tell<'a>(
     let (at, whole) = match moment {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),
         None => {
-            let (report, mut timeline) = report_with_timeline(history, &symbols, window, LARGEST, options)?;
+            let (report, mut timeline) = report_with_timeline(history, &symbols, window, LARGEST, &options)?;
             // A legend has room for one line of a stack.
             for band in &mut timeline.bands {
                 band.name = stack::head(&band.name);
@@ -253,6 +260,7 @@ fn tell<'a>(
     Ok(Told {
         name: name.to_string_lossy().into_owned(),
         args,
+        by,
         history,
         at,
         whole,
@@ -265,12 +273,4 @@ fn tell<'a>(
             .map(|of| State::new(of, args.device.as_ref()))
             .collect(),
     })
-}
-
-fn options(args: &ReportArgs, columns: usize) -> TimelineOptions {
-    TimelineOptions {
-        by: args.by.into(),
-        columns,
-        bands: BANDS.min(args.top),
-    }
 }

@@ -1,5 +1,8 @@
 //! Runs C and C++ programs, and programs of the system, with the library as their allocator.
 
+use millpond_trace::ReadOptions;
+use millpond_trace::history::{Flow, History};
+use millpond_trace::recording::Kind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -107,37 +110,55 @@ fn threads_may_free_before_they_allocate() {
     SETTINGS
         .iter()
         .for_each(|settings| assert_ok(&program, settings, &[]));
-    let output = Command::new(&program)
-        .env("LD_PRELOAD", library())
-        .env(
-            "MILLPOND_RECORD",
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join("first.%p.mpr,stacks=all"),
-        )
-        .output()
-        .expect("the program starts");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{output:?}");
+    record(&program, "first");
 }
 
-#[test]
-fn a_recording_has_the_blocks_of_every_process() {
-    let Some(program) = compile("threads.cpp") else {
-        return;
-    };
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("recordings");
+/// Runs a program that prints `ok`, and records the stacks of all blocks. Returns the recordings of its processes.
+fn record(program: &Path, name: &str) -> Vec<History> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir(&folder).expect("a folder");
-    let output = Command::new(&program)
+    let output = Command::new(program)
         .env("LD_PRELOAD", library())
         .env("MILLPOND_RECORD", folder.join("run.%p.mpr,stacks=all"))
         .output()
         .expect("the program starts");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{output:?}");
-    let files: Vec<_> = std::fs::read_dir(&folder).expect("a folder").flatten().collect();
-    let sizes: Vec<u64> = files
-        .iter()
-        .map(|file| file.metadata().expect("a file").len())
-        .collect();
-    assert!(sizes.iter().any(|bytes| *bytes > 100_000), "{sizes:?}");
+    let files = std::fs::read_dir(&folder).expect("a folder").flatten();
+    let open = |path: PathBuf| History::open(&path, &ReadOptions::default()).expect("a recording");
+    files.map(|file| open(file.path())).collect()
+}
+
+#[test]
+fn a_recording_has_all_blocks_of_the_process_with_their_stacks() {
+    let Some(program) = compile("threads.cpp") else {
+        return;
+    };
+    let histories = record(&program, "recordings");
+    assert_eq!(histories.len(), 1, "a child of a fork does not record");
+    for history in histories {
+        assert_eq!(history.lost, 0);
+        let (mut blocks, mut without_stack) = (0, 0);
+        let walked = history.walk(|row, _| {
+            if row.kind == Kind::Alloc {
+                blocks += 1;
+                without_stack += u32::from(row.stack == 0);
+            }
+            Flow::On
+        });
+        walked.expect("the file is there");
+        assert!(
+            blocks > 100_000 && without_stack == 0,
+            "{without_stack} of {blocks}"
+        );
+    }
+}
+
+#[test]
+fn a_thread_may_ask_for_its_stack_while_it_is_recorded() {
+    if let Some(program) = compile("own_stack.c") {
+        record(&program, "own-stack");
+    }
 }
 
 #[test]

@@ -14,15 +14,15 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE", value_parser = super::recording())]
     pub(crate) file: PathBuf,
 
-    /// Group held bytes by tag, call site, whole stack, pool, stream, thread or kind of memory
+    /// Group held bytes by tag, call site, whole stack, pool, stream, thread or kind of memory [default: tag; site
+    /// if the recording has stacks and no tags]
     #[arg(
         long,
         value_enum,
         value_name = "tag|site|stack|pool|stream|thread|kind",
-        default_value = "tag",
         hide_possible_values = true
     )]
-    pub(crate) by: GroupedBy,
+    pub(crate) by: Option<GroupedBy>,
 
     /// Show only the blocks that are held at a moment: peak, end, a time such as 1.5s, or the peak of a step
     #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["time_window", "plot"])]
@@ -78,15 +78,15 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "peak|end|TIME|step:K[,…]", default_value = "peak", value_parser = parse_moments)]
     pub(crate) at: Moments,
 
-    /// Group held bytes by tag, call site, whole stack, pool, stream, thread or kind of memory
+    /// Group held bytes by tag, call site, whole stack, pool, stream, thread or kind of memory [default: tag; site
+    /// if the recording has stacks and no tags]
     #[arg(
         long,
         value_enum,
         value_name = "tag|site|stack|pool|stream|thread|kind",
-        default_value = "tag",
         hide_possible_values = true
     )]
-    pub(crate) by: GroupedBy,
+    pub(crate) by: Option<GroupedBy>,
 
     /// Number of groups to show; the others are one row
     #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]

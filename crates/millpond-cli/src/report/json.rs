@@ -42,7 +42,7 @@ struct HeldValue<'a> {
 }
 
 pub(super) fn value<'a>(told: &'a Told<'_>) -> Value<'a> {
-    let by: By = told.args.by.into();
+    let by: By = told.by;
     let most = told.args.top;
     let summary = &told.at.summary;
     let whole = told.whole.as_ref();

@@ -89,8 +89,8 @@ fn moment_text(out: &mut String, told: &Told<'_>) {
             fact(out, name, &value);
         }
     }
-    out.push_str(&held_by(held, told.args.by.into(), told.args.top, "Held then"));
-    out.push_str(&largest(held, told.args.by.into(), !told.history.state_only));
+    out.push_str(&held_by(held, told.by, told.args.top, "Held then"));
+    out.push_str(&largest(held, told.by, !told.history.state_only));
 }
 
 /// Adds the segments of each device without a history.
@@ -108,7 +108,7 @@ fn states(out: &mut String, states: &[State]) {
 
 fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
     let summary = &told.at.summary;
-    let by: By = told.args.by.into();
+    let by = told.by;
     out.push_str(&format!("\n{}\n", plot::text(&whole.timeline, width())));
     fact(
         out,

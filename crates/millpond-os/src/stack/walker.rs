@@ -6,9 +6,13 @@
 //! allocates in a loop, one or two words per frame are compared, and only new frames are unwound.
 
 use super::code::Code;
+use crate::facts::task;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
 use framehop::{FrameAddress, Unwinder};
+use rustix::process::{Resource, getrlimit};
 use std::cell::RefCell;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
@@ -276,22 +280,44 @@ fn read(at: u64, live: &Range<u64>) -> Option<u64> {
     Some(unsafe { word.read_volatile() })
 }
 
-/// Returns the range from the lowest address that this thread's stack can reach to its start.
+/// Returns the range from the lowest address that this thread's stack can reach to the end of its outermost frame.
+///
+/// `pthread_getattr_np` cannot be used: it allocates while it holds a lock of the thread, so a program that calls it would wait
+/// here for itself. The ranges are those of the system's list of mappings. The main thread's stack has a name there. The
+/// stack of any other thread contains the C library's data of the thread, which is above all frames.
 fn this_stack() -> Option<Range<u64>> {
-    let mut attributes = mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: the call has no preconditions.
-    let this = unsafe { libc::pthread_self() };
-    // SAFETY: the thread is running. The call initialises the attributes if it returns 0.
-    if unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) } != 0 {
-        return None;
+    let data: u64;
+    // SAFETY: the ABI requires that the first word of a thread's data contains its own address.
+    unsafe {
+        std::arch::asm!("mov {data}, fs:0", data = out(reg) data, options(nostack, readonly, preserves_flags));
     }
-    let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes are initialised.
-    let read = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut bytes) };
-    // SAFETY: the attributes are initialised and not used again.
-    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
-    let from = lowest.addr() as u64;
-    (read == 0 && bytes >= 4096).then_some(from..from.checked_add(bytes as u64)?)
+    let sp = here().sp;
+    let mut maps = BufReader::new(File::open("/proc/self/maps").ok()?);
+    let mut line = String::new();
+    let mut below = 0;
+    let mut main = None;
+    while maps.read_line(&mut line).ok()? > 0 {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let (start, end) = (
+            u64::from_str_radix(start, 16).ok()?,
+            u64::from_str_radix(end, 16).ok()?,
+        );
+        let is_main = fields.next_back() == Some("[stack]");
+        if (start..end).contains(&data) {
+            // A program that was forked from another thread has that thread's stack as its main stack.
+            if task() != std::process::id() || (start..data).contains(&sp) {
+                return Some(start..data);
+            }
+        } else if is_main {
+            // The stack grows down to its limit, or to the mapping below it.
+            let limit = getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
+            main = Some(end.saturating_sub(limit).max(below)..end);
+        }
+        below = end;
+        line.clear();
+    }
+    main
 }
 
 #[cfg(test)]

@@ -57,6 +57,17 @@ impl By {
             Self::Kind => "kind",
         }
     }
+
+    /// Returns the property that names the holders of memory: the site if the recording has stacks and no tags, otherwise the
+    /// tag.
+    #[must_use]
+    pub fn usual(definitions: &Definitions) -> Self {
+        if definitions.tag_count() == 0 && definitions.stack_count() > 0 {
+            Self::Site
+        } else {
+            Self::Tag
+        }
+    }
 }
 
 /// The number of properties.
@@ -87,6 +98,8 @@ const BEYOND: &str = "(more groups than are told apart)";
 /// Assigns group numbers to blocks as they appear.
 pub(super) struct Groups<'a> {
     definitions: &'a Definitions,
+    /// The property for the holders of memory.
+    usual: By,
     symbols: &'a dyn Symbols,
     lines: Lines,
     ways: [Names; COUNT],
@@ -169,6 +182,7 @@ impl<'a> Groups<'a> {
     pub(super) fn new(definitions: &'a Definitions, symbols: &'a dyn Symbols, lines: Lines) -> Self {
         Self {
             definitions,
+            usual: By::usual(definitions),
             symbols,
             lines,
             ways: Default::default(),
@@ -203,6 +217,11 @@ impl<'a> Groups<'a> {
     /// Returns the names of the groups of one property, in the order of their numbers.
     pub(super) fn names(&self, by: By) -> &[String] {
         &self.ways[by as usize].names
+    }
+
+    /// Returns the property for the [holders](By::usual) of memory.
+    pub(super) fn usual(&self) -> By {
+        self.usual
     }
 
     /// Returns the definitions of the numbers in rows.
@@ -369,8 +388,8 @@ const MACHINERY: [&str; 8] = [
     "operator new",
     "__gnu_cxx::",
 ];
-/// The functions of C that allocate.
-const ALLOCATES: [&str; 8] = [
+/// The functions of C and of the Python interpreter that allocate.
+const ALLOCATES: [&str; 20] = [
     "aligned_alloc",
     "calloc",
     "malloc",
@@ -378,8 +397,22 @@ const ALLOCATES: [&str; 8] = [
     "posix_memalign",
     "pvalloc",
     "realloc",
+    "reallocarray",
+    "strdup",
+    "strndup",
     "valloc",
+    "PyMem_Calloc",
+    "PyMem_Malloc",
+    "PyMem_RawCalloc",
+    "PyMem_RawMalloc",
+    "PyMem_RawRealloc",
+    "PyMem_Realloc",
+    "PyObject_Calloc",
+    "PyObject_Malloc",
+    "PyObject_Realloc",
 ];
+/// Prefixes of the names of functions inside the C library and the Python interpreter.
+const INTERNAL: [&str; 3] = ["__GI_", "__libc_", "_"];
 /// The packages of these functions, except the standard library.
 const PACKAGES: [&str; 17] = [
     "millpond",
@@ -406,6 +439,8 @@ const PACKAGES: [&str; 17] = [
 /// files.
 fn is_machinery(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches('<');
+    // The name of a C++ template begins with its result type.
+    let name = name.strip_prefix("void ").unwrap_or(name);
     let path = name.split('<').next().unwrap_or_default();
     let is_bare = !path.is_empty() && !path.contains("::");
     let of = path.split("::").next().unwrap_or_default();
@@ -414,9 +449,17 @@ fn is_machinery(frame: &Frame) -> bool {
             .iter()
             .any(|package| of.split('_').eq(package.split('-')));
     is_of_package
-        || ALLOCATES.contains(&name)
+        || ALLOCATES.contains(&public_name(name))
         || MACHINERY.iter().any(|of| name.starts_with(of))
         || (is_bare && is_machinery_file(&frame.file))
+}
+
+/// Returns the public name of a function inside the C library or the Python interpreter: `strdup` for `__GI___strdup`.
+fn public_name(mut name: &str) -> &str {
+    while let Some(rest) = INTERNAL.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        name = rest;
+    }
+    name
 }
 
 fn is_machinery_file(file: &str) -> bool {
@@ -492,6 +535,10 @@ mod tests {
             ("with_capacity<u8>", "/rustc/0123/library/alloc/src/vec/mod.rs"),
             ("allocate", "/home/me/crates/millpond-malloc/src/blocks.rs"),
             ("operator new[](unsigned long)", ""),
+            ("__GI___strdup", "strdup.c"),
+            ("__libc_calloc", ""),
+            ("_PyObject_Malloc", "obmalloc.c"),
+            ("void std::vector<int>::_M_realloc_insert<int>(int&&)", ""),
             ("realloc", ""),
             ("load<alloc::vec::Vec<u8>>", "/home/me/app/src/model.rs"),
             ("millpond_of_mine", "/home/me/millpond-tools/src/main.rs"),
@@ -504,9 +551,7 @@ mod tests {
                 line: 1,
             })
         });
-        assert_eq!(
-            is_own,
-            [false, false, false, false, false, false, false, true, true, true]
-        );
+        assert_eq!(is_own[..11], [false; 11]);
+        assert_eq!(is_own[11..], [true; 3]);
     }
 }

@@ -253,6 +253,11 @@ impl Definitions {
         &self.modules
     }
 
+    /// Returns how many tags there are.
+    pub fn tag_count(&self) -> usize {
+        self.tags.len()
+    }
+
     /// Returns the numbers and names of all tags, in order.
     pub fn tags(&self) -> Vec<(u32, &str)> {
         let mut tags: Vec<_> = self

@@ -1,6 +1,6 @@
 //! Finds blocks that are freed by the next memory event of their thread.
 
-use super::{By, Finding, Lint, WindowEnd, percent, size, who_of};
+use super::{Finding, Lint, WindowEnd, percent, size, who_of};
 use crate::analysis::ledger::Watch;
 
 /// The fewest such blocks that are reported.
@@ -31,7 +31,7 @@ impl Lint for Churn {
                 size(temporary.bytes),
             ),
             when: None,
-            who: who_of(&seen.summary.temporary_by[By::Tag as usize]),
+            who: who_of(&seen.summary.temporary_by[seen.ledger.groups.usual() as usize]),
             remedy: "Allocate one buffer before the loop and use it each time, or write into an output that exists already.",
         })
     }

@@ -62,11 +62,11 @@ impl Growth {
     fn change(&mut self, ledger: &Ledger<'_>, block: &Block, change: impl Fn(u128, u128) -> u128) {
         self.enter(ledger);
         self.bytes = ledger.bytes;
-        self.count(block, change);
+        self.count(block, ledger.groups.usual(), change);
     }
 
-    fn count(&mut self, block: &Block, change: impl Fn(u128, u128) -> u128) {
-        let group = block.groups[By::Tag as usize] as usize;
+    fn count(&mut self, block: &Block, by: By, change: impl Fn(u128, u128) -> u128) {
+        let group = block.groups[by as usize] as usize;
         if group >= MOST_GROUPS {
             return;
         }
@@ -83,7 +83,7 @@ impl Watch for Growth {
         // Steps before the window are ignored.
         self.begins.retain(|(row, _)| *row >= ledger.order);
         for block in ledger.live.values() {
-            self.count(block, |now, bytes| now + bytes);
+            self.count(block, ledger.groups.usual(), |now, bytes| now + bytes);
         }
         self.bytes = ledger.bytes;
     }
@@ -155,7 +155,7 @@ impl Lint for Growth {
                 .first()
                 .zip(self.begins.get(count - 1))
                 .map(|(a, b)| (a.1, b.1)),
-            who: who(seen.ledger, By::Tag, &growing),
+            who: who(seen.ledger, &growing),
             remedy: "Find what each of these keeps from step to step (lists of results, caches without a bound, values that hold their \
                      graph), and drop it when the step ends.",
         })

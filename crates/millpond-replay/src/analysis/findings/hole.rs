@@ -2,7 +2,7 @@
 //! enough free bytes. They were not contiguous.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Who, WindowEnd, note_segment, size};
+use super::{Finding, Lint, Map, Who, WindowEnd, note_segment, size};
 use crate::analysis::ledger::{Ledger, Watch};
 use crate::ranges::Ranges;
 use millpond_trace::recording::{Kind, Row};
@@ -80,7 +80,13 @@ impl Hole {
         let parked = parked.filter(|block| block.pool == row.pool && block.address > 0);
         let mut blocks: Vec<(u64, u64, u32)> = live
             .chain(parked)
-            .map(|block| (block.address, block.bytes, block.groups[By::Tag as usize]))
+            .map(|block| {
+                (
+                    block.address,
+                    block.bytes,
+                    block.groups[ledger.groups.usual() as usize],
+                )
+            })
             .collect();
         blocks.sort_unstable();
         let free = look(segments, &blocks, self.joined.contains(&row.pool));
@@ -181,7 +187,11 @@ impl Lint for Hole {
             times => format!(" This happened {times} times."),
         };
         let who = worst.beside.iter().map(|(group, bytes)| Who {
-            name: seen.ledger.groups.name(By::Tag, *group).to_owned(),
+            name: seen
+                .ledger
+                .groups
+                .name(seen.ledger.groups.usual(), *group)
+                .to_owned(),
             bytes: *bytes,
             blocks: 1,
         });

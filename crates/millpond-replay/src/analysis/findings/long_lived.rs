@@ -1,7 +1,7 @@
 //! Finds blocks that outlive all their neighbours and keep their whole segment from being released.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, WindowEnd, note_segment, percent, size, who};
+use super::{Finding, Lint, Map, WindowEnd, note_segment, percent, size, who};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use crate::ranges::Ranges;
 use millpond_trace::recording::Row;
@@ -96,7 +96,9 @@ impl Lint for LongLived {
                 continue;
             };
             if kept.contains_key(&(block.pool, address)) {
-                let of = holders.entry(block.groups[By::Tag as usize]).or_default();
+                let of = holders
+                    .entry(block.groups[seen.ledger.groups.usual() as usize])
+                    .or_default();
                 of.0 += u128::from(block.bytes);
                 of.1 += 1;
                 used += u128::from(block.bytes);
@@ -122,7 +124,7 @@ impl Lint for LongLived {
                 plural(blocks, "block"),
             ),
             when: Some((since, seen.summary.to)),
-            who: who(seen.ledger, By::Tag, &holders),
+            who: who(seen.ledger, &holders),
             remedy: "Allocate these blocks before the short-lived ones around them, or from a pool of their own.",
         })
     }

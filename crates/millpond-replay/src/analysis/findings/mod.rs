@@ -203,9 +203,9 @@ fn percent(part: u128, whole: u128) -> String {
     format!("{:.0} %", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
-/// Returns the groups with the most bytes, from sums by group number.
-fn who(ledger: &Ledger<'_>, by: By, counted: &Map<u32, (u128, u64)>) -> Vec<Who> {
-    let name = |group: &u32| ledger.groups.name(by, *group).to_owned();
+/// Returns the holders with the most bytes, from sums by group number.
+fn who(ledger: &Ledger<'_>, counted: &Map<u32, (u128, u64)>) -> Vec<Who> {
+    let name = |group: &u32| ledger.groups.name(ledger.groups.usual(), *group).to_owned();
     let all = counted
         .iter()
         .map(|(group, (bytes, blocks))| (*bytes, name(group), *blocks));

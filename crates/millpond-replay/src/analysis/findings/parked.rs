@@ -2,7 +2,7 @@
 //! completions, or the sampled statistics of pools if these show more waiting bytes.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Who, WindowEnd, percent, size, who, who_pools};
+use super::{Finding, Lint, Map, Who, WindowEnd, percent, size, who, who_pools};
 use crate::analysis::ledger::{Ledger, Parked, Watch};
 use millpond_trace::recording::{Gauge, Kind, Row};
 
@@ -15,9 +15,9 @@ const ONE_IN: u128 = 20;
 pub(super) struct ParkedLong {
     most: u128,
     at: u64,
-    /// Waiting blocks by tag, counted near the maximum.
-    by_tag: Map<u32, (u128, u64)>,
-    /// The waiting bytes when `by_tag` was counted.
+    /// Waiting blocks by holder, counted near the maximum.
+    by_holder: Map<u32, (u128, u64)>,
+    /// The waiting bytes when `by_holder` was counted.
     counted: u128,
     longest: u64,
     /// For pools that report it: the bytes in blocks that callers hold, and the bytes that wait.
@@ -42,11 +42,11 @@ impl ParkedLong {
             return;
         }
         self.counted = waiting;
-        self.by_tag.clear();
+        self.by_holder.clear();
         for parked in ledger.parked.values() {
             let of = self
-                .by_tag
-                .entry(parked.block.groups[By::Tag as usize])
+                .by_holder
+                .entry(parked.block.groups[ledger.groups.usual() as usize])
                 .or_default();
             of.0 += u128::from(parked.block.bytes);
             of.1 += 1;
@@ -82,7 +82,7 @@ impl ParkedLong {
 
     fn who(&self, seen: &WindowEnd<'_>) -> Vec<Who> {
         if self.by_pool.is_empty() {
-            return who(seen.ledger, By::Tag, &self.by_tag);
+            return who(seen.ledger, &self.by_holder);
         }
         let pools = self.by_pool.iter();
         who_pools(

@@ -1,7 +1,7 @@
 //! Finds bytes that were not requested but added by rounding sizes up.
 
 use super::super::shown;
-use super::{By, Finding, Lint, WindowEnd, largest, percent, size};
+use super::{Finding, Lint, WindowEnd, largest, percent, size};
 use crate::analysis::ledger::Watch;
 
 /// The least waste at the peak that is reported, in bytes.
@@ -20,7 +20,7 @@ impl Lint for RoundingWaste {
         if waste < LEAST_BYTES || waste * ONE_IN < peak.sum.bytes {
             return None;
         }
-        let of = peak.by(By::Tag).iter().map(|group| {
+        let of = peak.by(seen.ledger.groups.usual()).iter().map(|group| {
             let waste = group.sum.bytes.saturating_sub(group.sum.requested);
             (waste, group.name.clone(), group.sum.blocks)
         });

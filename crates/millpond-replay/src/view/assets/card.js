@@ -8,7 +8,7 @@ function fillTip(tip, recording, { block, group }) {
   }
   const life = lifetime(table, block);
   tip.replaceChildren(
-    h('b', {}, table.name(block, 'tag')),
+    h('b', {}, table.name(block, table.usual)),
     h('span', {}, `${exact(table.bytes[block] - table.slack[block])}${table.slack[block] > 0 ? ` + ${exact(table.slack[block])} rounding` : ''}`),
     h('span', {}, `${life.span} · ${table.name(block, 'pool')}`),
     h('small', {}, 'click for its stack'),
@@ -58,7 +58,7 @@ class Card {
     const frames = stack?.slice(0, 60).map((frame) => h('li', { title: frame.file }, frameText(frame))) ?? [];
     this.element.replaceChildren(
       h('div', { class: 'head' }, h('h2', {}, 'Block'), h('button', { type: 'button', class: 'plain', title: 'Back to the list (Esc)', onclick: () => this.look.set({ block: null }) }, 'Close')),
-      h('h3', {}, table.name(block, 'tag')),
+      h('h3', {}, table.name(block, table.usual)),
       h('dl', { class: 'facts two' }, ...facts.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)])),
       h('p', { class: 'whole-tag mono' }, withoutStack(table.tags.get(tag) ?? '', stack) || 'no tag'),
       h('h3', {}, stack === null ? 'Stack: still being looked up' : stack.length > 0 ? 'Stack, the innermost function first' : 'No stack was recorded'),

@@ -104,6 +104,11 @@ class Table {
     return this.birth.length;
   }
 
+  // The property that names the holders of memory: the function that allocated if there are stacks and no tags.
+  get usual() {
+    return this.names.tag.length < 2 && this.names.site.length > 1 ? 'site' : 'tag';
+  }
+
   // Takes in a part: its sections, as they are in the file.
   take(sections) {
     const head = JSON.parse(new TextDecoder().decode(sections[0]));
