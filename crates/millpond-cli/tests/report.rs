@@ -384,6 +384,62 @@ fn the_figures_of_a_large_state_agree_between_info_and_report() {
     );
 }
 
+/// Writes a recording of a growing block in one function. Its blocks have stacks, and tags only if requested.
+fn with_stacks(name: &str, has_tag: bool) -> String {
+    let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "made".to_owned())]).expect("memory");
+    let define = |kind, tag, stack| Row {
+        tag,
+        stack,
+        ..Row::new(kind, 0)
+    };
+    let frame = define(Kind::DefineFrame, 0, 0);
+    writer
+        .say(&frame, Some("app::grow\nsrc/app.rs\n7"), Some(&[16]))
+        .expect("memory");
+    writer
+        .say(&define(Kind::DefineStack, 0, 1), None, Some(&[16]))
+        .expect("memory");
+    if has_tag {
+        writer
+            .say(&define(Kind::DefineTag, 1, 0), Some("weights"), None)
+            .expect("memory");
+    }
+    for id in 1..=10 {
+        let row = Row {
+            id,
+            requested: 1 << 20,
+            bytes: 1 << 20,
+            stack: 1,
+            tag: u32::from(has_tag),
+            ..Row::new(Kind::Alloc, id)
+        };
+        writer.push(&row).expect("memory");
+    }
+    let path = folder(name).join("made.mpr");
+    std::fs::write(&path, writer.finish(20).expect("memory")).expect("written");
+    shown(&path)
+}
+
+#[test]
+fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
+    let (plain, tagged) = (with_stacks("by_site", false), with_stacks("by_tag", true));
+    let printed = |arguments: &[&str]| {
+        let (code, text, stderr) = run(arguments);
+        assert_eq!(code, 0, "{stderr}");
+        text
+    };
+    let report = printed(&["report", &plain]);
+    assert!(report.contains("Held at the peak, by site"), "{report}");
+    assert!(report.contains("app::grow (app.rs:7)"), "{report}");
+    assert!(printed(&["report", &tagged]).contains("Held at the peak, by tag"));
+    assert!(printed(&["report", &plain, "--by", "tag"]).contains("Held at the peak, by tag"));
+    assert_eq!(json(&["report", &plain, "--json"])["by"], "site");
+    assert_eq!(json(&["report", &tagged, "--json"])["by"], "tag");
+    let compared = |second: &str| json(&["diff", &plain, second, "--json"])["by"].clone();
+    assert_eq!(compared(&plain), "site");
+    assert_eq!(compared(&tagged), "tag");
+}
+
 #[test]
 fn whole_stacks_are_printed_below_their_groups() {
     let path = folder("report_stacks").join("run.csv");

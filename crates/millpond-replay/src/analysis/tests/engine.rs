@@ -338,6 +338,44 @@ proptest! {
 }
 
 #[test]
+fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
+    if !has_node() {
+        return;
+    }
+    for (tags, has_stack, usual) in [
+        (0, false, By::Tag),
+        (0, true, By::Site),
+        (2, false, By::Tag),
+        (2, true, By::Tag),
+    ] {
+        let mut made = Made::new(tags);
+        if has_stack {
+            let stack = Row {
+                stack: 1,
+                ..Row::new(Kind::DefineStack, 0)
+            };
+            made.say(&stack, "", Some(&[16]));
+        }
+        made.next(Row {
+            id: 1,
+            bytes: 512,
+            requested: 512,
+            tag: tags,
+            stack: u32::from(has_stack),
+            ..Row::new(Kind::Alloc, 0)
+        });
+        let (_file, history) = made.history();
+        assert_eq!(By::usual(&history.definitions), usual);
+        let answers = ask(&[(&history, Keeping::ALL, Vec::new(), 128)]);
+        assert_eq!(
+            answers[0]["usual"],
+            json!(usual),
+            "{tags} tags, stack: {has_stack}"
+        );
+    }
+}
+
+#[test]
 fn the_table_contains_samples_notes_and_addresses() {
     if !has_node() {
         return;

@@ -106,7 +106,9 @@ class Table {
 
   // The property that names the holders of memory: the function that allocated if there are stacks and no tags.
   get usual() {
-    return this.names.tag.length < 2 && this.names.site.length > 1 ? 'site' : 'tag';
+    const hasTags = [...this.tags.values()].some((text) => text !== '');
+    const hasStacks = this.names.site.some((name) => name !== '(no stack recorded)');
+    return hasStacks && !hasTags ? 'site' : 'tag';
   }
 
   // Takes in a part: its sections, as they are in the file.

@@ -40,7 +40,8 @@ class Telling {
     if (recording.ready) {
       const pools = table.names.pool.length;
       if (pools > 1) facts.push(`${count(pools)} pools`);
-      facts.push(`tags in ${count(table.names.tag.length)} groups`);
+      const groups = table.names[table.usual].length;
+      facts.push(`${table.usual}s in ${count(groups)} group${groups === 1 ? '' : 's'}`);
     }
     if (told?.refused > 0) facts.push(`${count(told.refused)} refused`);
     if (told?.steps) facts.push(`${count(told.steps.steps.length + told.steps.more)} steps ${stepSource(told.steps.source)}`);

@@ -90,6 +90,7 @@ async function answer({ parts, windows, columns, chunk }) {
     afters,
     end: table.end,
     hasAddresses: table.hasAddresses,
+    usual: table.usual,
     windows: found,
     totals: Array.from(totals),
     bands: Object.fromEntries(lens.bands.map((group, band) => [lens.names[group], line(band)])),
