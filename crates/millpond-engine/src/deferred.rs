@@ -28,12 +28,6 @@ impl Deferred {
         self.bytes
     }
 
-    /// Returns the number of waiting blocks.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
     /// Returns whether no block waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -487,6 +487,8 @@ mod tests {
             ..Calls::default()
         };
         assert_eq!(meter.pages, pages);
+        // Two handles, and two of four before the driver refused the third. Those two were released, and one later.
+        assert_eq!((meter.calls.create, meter.calls.release), (5, 3));
         assert_eq!(
             (meter.calls.map, meter.calls.set_access, meter.calls.unmap),
             (3, 2, 2)

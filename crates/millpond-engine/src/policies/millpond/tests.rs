@@ -248,6 +248,22 @@ fn pages_under_live_blocks_are_replaced_before_a_request_is_refused() {
 }
 
 #[test]
+fn free_handles_count_before_pages_are_replaced() {
+    for (bytes, outcome) in [(52, (false, 14)), (54, (true, 0))] {
+        let (mut engine, mut kept) = mixed("relocate:on");
+        // The last handle is free now. The device has 2 MiB, this handle 8 MiB, and seven others 6 MiB each.
+        engine.free(kept.pop().expect("8 blocks"), &[]);
+        let refused = engine.allocate(Request::new(bytes * MIB, Stream(0))).is_err();
+        assert_eq!(
+            (refused, engine.meter().relocated_bytes / MIB),
+            outcome,
+            "{bytes} MiB"
+        );
+        engine.check();
+    }
+}
+
+#[test]
 fn pages_are_not_replaced_while_a_stream_is_captured() {
     let (mut engine, kept) = mixed("relocate:on");
     engine.source_mut().set_captured(Some(1));

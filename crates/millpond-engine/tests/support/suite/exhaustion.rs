@@ -51,7 +51,7 @@ pub(crate) fn blocks_that_wait_for_a_stream_are_freed_when_memory_runs_out(polic
     let mut driver = Driver::new(policy, device);
     fill(&mut driver, 5 * MIB);
     driver.free(3, &[1]);
-    assert_eq!(driver.engine.deferred().len(), 1);
+    assert_eq!(driver.engine.deferred().blocks().count(), 1);
     let outcome = driver.allocate(request(5 * MIB, 0, 0));
     assert!(driver.engine.deferred().is_empty(), "the device is waited for");
     assert_eq!(outcome.is_ok(), abilities(policy).looks_again);
@@ -75,7 +75,7 @@ pub(crate) fn no_call_waits_while_a_stream_is_captured(policy: &str) {
     let outcome = driver.allocate(request(5 * MIB, 0, 0));
     let held = matches!(outcome, Err(AllocError::Source(SourceError::Held { .. })));
     assert!(held, "{outcome:?}");
-    assert_eq!(driver.engine.deferred().len(), 1, "it waits on");
+    assert_eq!(driver.engine.deferred().blocks().count(), 1, "it waits on");
     // By its rules, rmm-arena waits for the device when a block of this size is freed. This check therefore excludes
     // it.
     if abilities(policy).caches && policy != "rmm-arena" {

@@ -51,7 +51,7 @@ pub(crate) fn a_freed_block_waits_for_another_stream_that_used_it(policy: &str) 
         let waiting = driver.allocate(request(bytes, 0, 0)).expect("no limit");
         let event = driver.engine.source().device.next_event();
         driver.free(0, &[1]);
-        assert_eq!(driver.engine.deferred().len(), 1);
+        assert_eq!(driver.engine.deferred().blocks().count(), 1);
         let active = driver.engine.stats().active.current;
         assert!(active >= bytes && driver.engine.stats().allocated.current == 0);
         for stream in [0, 1, 2, 0] {
@@ -73,7 +73,11 @@ pub(crate) fn a_freed_block_waits_for_every_stream_that_used_it(policy: &str) {
     driver.free(0, &[1, 2]);
     driver.engine.source_mut().device.complete(Event(first));
     driver.collect();
-    assert_eq!(driver.engine.deferred().len(), 1, "the second has not passed");
+    assert_eq!(
+        driver.engine.deferred().blocks().count(),
+        1,
+        "the second has not passed"
+    );
     driver.engine.source_mut().device.complete(Event(first + 1));
     driver.collect();
     assert!(driver.engine.deferred().is_empty());
