@@ -292,11 +292,13 @@ fn this_stack() -> Option<Range<u64>> {
         std::arch::asm!("mov {data}, fs:0", data = out(reg) data, options(nostack, readonly, preserves_flags));
     }
     let sp = here().sp;
-    let mut maps = BufReader::new(File::open("/proc/self/maps").ok()?);
-    let mut line = String::new();
+    let maps = BufReader::new(File::open("/proc/self/maps").ok()?);
     let mut below = 0;
     let mut main = None;
-    while maps.read_line(&mut line).ok()? > 0 {
+    for line in maps.split(b'\n') {
+        // The path of a file can contain any bytes.
+        let line = line.ok()?;
+        let line = String::from_utf8_lossy(&line);
         let mut fields = line.split_ascii_whitespace();
         let (start, end) = fields.next()?.split_once('-')?;
         let (start, end) = (
@@ -315,7 +317,6 @@ fn this_stack() -> Option<Range<u64>> {
             main = Some(end.saturating_sub(limit).max(below)..end);
         }
         below = end;
-        line.clear();
     }
     main
 }
@@ -323,6 +324,22 @@ fn this_stack() -> Option<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_stack_of_each_thread_contains_its_frames() {
+        let check = || {
+            let here = here().sp;
+            let stack = this_stack().expect("the list of mappings");
+            assert!(stack.contains(&here), "{here:#x} in {stack:x?}");
+            stack
+        };
+        let main = check();
+        let other = std::thread::spawn(check).join().expect("no panic");
+        assert!(
+            main.end <= other.start || other.end <= main.start,
+            "{main:x?}, {other:x?}"
+        );
+    }
 
     #[test]
     fn a_walk_finds_the_same_frames_after_its_cache_is_cleared() {
