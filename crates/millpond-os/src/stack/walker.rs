@@ -333,7 +333,7 @@ mod tests {
             assert!(stack.contains(&here), "{here:#x} in {stack:x?}");
             stack
         };
-        let main = check();
+        let this = check();
         let other = std::thread::spawn(check).join().expect("no panic");
         assert!(
             main.end <= other.start || other.end <= main.start,
