@@ -293,6 +293,14 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
     }))
 }
 
+/// Returns the most bytes that a pool of host memory of this library held, if it made the recording.
+///
+/// Such a pool cuts small blocks from spans, and its threads keep freed blocks. A replay has neither.
+pub(crate) fn held_by_host_pool(trace: &Trace) -> Option<u64> {
+    let is_ours = trace.origin.device < 0 && trace.settings.policy.is_some();
+    trace.recorded_peak_reserved.filter(|_| is_ours)
+}
+
 fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[String]) -> Vec<String> {
     let mut found: Vec<String> = trace.cautions.iter().flat_map(Caution::sentences).collect();
     if program.merged_streams > 1 {
@@ -300,6 +308,13 @@ fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[Str
             "{} streams were merged into one: reuse across them is free here and would need waits on a device",
             program.merged_streams
         ));
+    }
+    if held_by_host_pool(trace).is_some() {
+        found.push(
+            "the recorded pool cuts blocks of at most 64 KiB from spans, and its threads keep freed blocks, but a replay \
+             places every block by itself: the policies can be compared with each other, but not with that pool"
+                .to_owned(),
+        );
     }
     if !pageless.is_empty() {
         found.push(format!(

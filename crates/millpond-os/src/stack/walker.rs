@@ -336,8 +336,8 @@ mod tests {
         let this = check();
         let other = std::thread::spawn(check).join().expect("no panic");
         assert!(
-            main.end <= other.start || other.end <= main.start,
-            "{main:x?}, {other:x?}"
+            this.end <= other.start || other.end <= this.start,
+            "{this:x?}, {other:x?}"
         );
     }
 

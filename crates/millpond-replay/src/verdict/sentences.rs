@@ -2,7 +2,7 @@
 
 use super::WORTH;
 use crate::oom::recorded_device;
-use crate::prepared::Prepared;
+use crate::prepared::{Prepared, held_by_host_pool};
 use crate::report::Choice;
 use crate::web::text::Count;
 use millpond_engine::{display_size, display_size_exact, display_size_up};
@@ -11,7 +11,7 @@ use millpond_trace::{Action, Trace};
 /// Additional driver time below this is not mentioned, in microseconds for each allocation.
 const TIME_NOTICED: f64 = 10.0;
 
-/// Returns two to four sentences. `is_complete` says whether a search would try no more settings.
+/// Returns one to four sentences. `is_complete` says whether a search would try no more settings.
 pub(super) fn sentences(
     prepared: &Prepared<'_>,
     own: &Choice,
@@ -22,6 +22,7 @@ pub(super) fn sentences(
         peak: prepared.program().peak_requested,
         allocations: f64::from(prepared.trace().allocations),
         device: prepared.options().device.bytes,
+        pool: held_by_host_pool(prepared.trace()),
         had: recorded_device(prepared.trace(), prepared.options()),
         own,
         better,
@@ -44,6 +45,8 @@ struct Facts<'a> {
     peak: u64,
     allocations: f64,
     device: Option<u64>,
+    /// The most bytes that the recorded pool of host memory held.
+    pool: Option<u64>,
     /// The bytes that were available to the recorded program when it ran out of memory.
     had: Option<u64>,
     own: &'a Choice,
@@ -62,6 +65,9 @@ impl Facts<'_> {
         let own = self.own;
         let subject = self.subject();
         let holds = format!("{subject} holds at most {} at once", display_size(self.peak));
+        if let Some(pool) = self.pool {
+            return self.of_host_pool(&holds, pool);
+        }
         let first = match own.needs() {
             Some(needs) => format!(
                 "{holds} and needs {} under {}{}.",
@@ -80,6 +86,25 @@ impl Facts<'_> {
         // The explanation of a refused request says where the memory was.
         all.extend(self.waste().filter(|_| self.refused == 0));
         all.push(self.advice());
+        all
+    }
+
+    /// Returns the sentences for a recording of a pool of host memory.
+    fn of_host_pool(&self, holds: &str, pool: u64) -> Vec<String> {
+        let mut all = vec![format!(
+            "{holds}, and its pool takes at most {} from the system.",
+            display_size(pool)
+        )];
+        let rest = pool.saturating_sub(self.peak);
+        let share = rest as f64 / pool.max(1) as f64;
+        if share > WORTH {
+            all.push(format!(
+                "Of that, {} ({:.0} %) is rounding and free memory that the pool keeps: the setting trim-every:1s returns \
+                 free memory sooner.",
+                display_size(rest),
+                100.0 * share
+            ));
+        }
         all
     }
 
