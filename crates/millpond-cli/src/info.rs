@@ -153,11 +153,7 @@ fn history_text(out: &mut String, history: &History) {
         fact(out, "private pools", &number(history.private_pools));
     }
     let groups = counted(history.tag_groups, "group");
-    fact(
-        out,
-        "call sites",
-        &format!("{}, in {groups}", number(history.tags)),
-    );
+    fact(out, "tags", &format!("{}, in {groups}", number(history.tags)));
     if history.initial_segments + history.initial_blocks > 0 {
         let before = format!(
             "{} in {}, {} in {}; a replay allocates these blocks first",

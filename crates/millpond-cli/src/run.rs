@@ -4,6 +4,7 @@ use crate::args::RunArgs;
 use crate::exit::{CliError, Exit, complain};
 use crate::program::{library, not_started, preload, why_not_preloaded};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -37,8 +38,19 @@ pub(crate) fn command(args: &RunArgs) -> Result<Exit, CliError> {
     checked.map_err(|error| CliError::Usage(format!("the settings of the pool: {error}")))?;
     command.env(CONF, settings);
     if let Some(path) = &args.record {
-        let mut value = path.clone().into_os_string();
+        if path.as_os_str().as_bytes().contains(&b',') {
+            let problem =
+                "--record takes a path without a comma, which separates the settings of a recording";
+            return Err(CliError::Usage(problem.to_owned()));
+        }
+        // The processes of the program may have other working directories.
+        let path =
+            std::path::absolute(path).map_err(|error| CliError::Usage(format!("--record: {error}")))?;
+        let mut value = path.into_os_string();
         value.push(format!(",stacks={}", args.stacks));
+        if let Some(bytes) = args.ring {
+            value.push(format!(",ring={bytes}"));
+        }
         command.env("MILLPOND_RECORD", value);
     }
     let reports: Vec<&str> = [(true, "refusals"), (args.stats, "stats")]

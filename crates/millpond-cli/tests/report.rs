@@ -392,13 +392,19 @@ fn with_stacks(name: &str, has_tag: bool) -> String {
         stack,
         ..Row::new(kind, 0)
     };
-    let frame = define(Kind::DefineFrame, 0, 0);
-    writer
-        .say(&frame, Some("app::grow\nsrc/app.rs\n7"), Some(&[16]))
-        .expect("memory");
-    writer
-        .say(&define(Kind::DefineStack, 0, 1), None, Some(&[16]))
-        .expect("memory");
+    for (frame, address) in [
+        ("app::grow\nsrc/app.rs\n7", 16),
+        ("malloc\n\n0", 12),
+        (
+            "millpond_pool::pool::heap::Heap::allocate\nsrc/pool/heap.rs\n9",
+            8,
+        ),
+    ] {
+        let row = define(Kind::DefineFrame, 0, 0);
+        writer.say(&row, Some(frame), Some(&[address])).expect("memory");
+    }
+    let stack = define(Kind::DefineStack, 0, 1);
+    writer.say(&stack, None, Some(&[8, 12, 16])).expect("memory");
     if has_tag {
         writer
             .say(&define(Kind::DefineTag, 1, 0), Some("weights"), None)
@@ -433,6 +439,9 @@ fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
     assert!(report.contains("app::grow (app.rs:7)"), "{report}");
     assert!(printed(&["report", &tagged]).contains("Held at the peak, by tag"));
     assert!(printed(&["report", &plain, "--by", "tag"]).contains("Held at the peak, by tag"));
+    // The frames of the library itself are left out of whole stacks.
+    let stacks = &json(&["report", &plain, "--by", "stack", "--json"])["peak_by"]["rows"];
+    assert_eq!(stacks[0]["name"], "malloc\napp::grow (app.rs:7)");
     assert_eq!(json(&["report", &plain, "--json"])["by"], "site");
     assert_eq!(json(&["report", &tagged, "--json"])["by"], "tag");
     let compared = |second: &str| json(&["diff", &plain, second, "--json"])["by"].clone();

@@ -40,6 +40,7 @@ const PRINT: &str =
 fn the_program_gets_the_library_and_the_settings() {
     let library = library().canonicalize().expect("a library");
     let preloaded = format!("{}:libm.so.6", library.display());
+    let here = std::env::current_dir().expect("a directory");
     let (code, stdout, stderr) = shell(&[], PRINT);
     assert_eq!((code, stderr.as_str()), (7, ""));
     assert_eq!(stdout, format!("{preloaded}\ntrim-every:2s\n\nrefusals\n"));
@@ -48,14 +49,29 @@ fn the_program_gets_the_library_and_the_settings() {
     let (_, stdout, _) = shell(&options, PRINT);
     assert_eq!(
         stdout,
-        format!("{preloaded}\ntrim-every:2s,limit:2147483648\nrun.%p.mpr,stacks=512K\nrefusals,stats\n")
+        format!(
+            "{preloaded}\ntrim-every:2s,limit:2147483648\n{}/run.%p.mpr,stacks=512K\nrefusals,stats\n",
+            here.display()
+        )
     );
 
-    let options = ["--conf", "track:all", "--record", "run.mpr", "--stacks", "all"];
+    let options = [
+        "--conf",
+        "track:all",
+        "--record",
+        "run.mpr",
+        "--stacks",
+        "all",
+        "--ring",
+        "1M",
+    ];
     let (_, stdout, _) = shell(&options, PRINT);
     assert_eq!(
         stdout,
-        format!("{preloaded}\ntrack:all\nrun.mpr,stacks=all\nrefusals\n")
+        format!(
+            "{preloaded}\ntrack:all\n{}/run.mpr,stacks=all,ring=1048576\nrefusals\n",
+            here.display()
+        )
     );
 }
 
@@ -63,6 +79,8 @@ fn the_program_gets_the_library_and_the_settings() {
 fn errors_are_reported_before_the_program_starts() {
     for (options, program, told) in [
         (&["--conf", "limt:1GiB"][..], "true", "unknown setting 'limt'"),
+        (&["--record", "a,b.mpr"], "true", "a path without a comma"),
+        (&["--record", "a.mpr", "--ring", "1X"], "true", "--ring"),
         (&[], "no-such-program", "there is no program no-such-program"),
     ] {
         let arguments = [&["run"], options, &["--", program]].concat();

@@ -110,15 +110,16 @@ fn threads_may_free_before_they_allocate() {
     SETTINGS
         .iter()
         .for_each(|settings| assert_ok(&program, settings, &[]));
-    record(&program, "first");
+    record(&program, "first", &[]);
 }
 
 /// Runs a program that prints `ok`, and records the stacks of all blocks. Returns the recordings of its processes.
-fn record(program: &Path, name: &str) -> Vec<History> {
+fn record(program: &Path, name: &str, arguments: &[&str]) -> Vec<History> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir(&folder).expect("a folder");
     let output = Command::new(program)
+        .args(arguments)
         .env("LD_PRELOAD", library())
         .env("MILLPOND_RECORD", folder.join("run.%p.mpr,stacks=all"))
         .output()
@@ -134,7 +135,7 @@ fn a_recording_has_all_blocks_of_the_process_with_their_stacks() {
     let Some(program) = compile("threads.cpp") else {
         return;
     };
-    let histories = record(&program, "recordings");
+    let histories = record(&program, "recordings", &[]);
     assert_eq!(histories.len(), 1, "a child of a fork does not record");
     for history in histories {
         assert_eq!(history.lost, 0);
@@ -157,8 +158,29 @@ fn a_recording_has_all_blocks_of_the_process_with_their_stacks() {
 #[test]
 fn a_thread_may_ask_for_its_stack_while_it_is_recorded() {
     if let Some(program) = compile("own_stack.c") {
-        record(&program, "own-stack");
+        record(&program, "own-stack", &[]);
     }
+}
+
+#[test]
+fn a_daemon_is_recorded_and_its_files_and_signals_are_its_own() {
+    let Some(program) = compile("daemon.c") else {
+        return;
+    };
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("daemon.log");
+    let histories = record(&program, "daemon", &[&log.display().to_string()]);
+    let [history] = &*histories else {
+        panic!("{} recordings", histories.len());
+    };
+    assert_eq!(history.lost, 0);
+    let (mut allocated, mut freed) = (0, 0);
+    let walked = history.walk(|row, _| {
+        allocated += u32::from(row.kind == Kind::Alloc);
+        freed += u32::from(row.kind == Kind::Free);
+        Flow::On
+    });
+    walked.expect("the file is there");
+    assert!(allocated >= 40_000 && freed >= 40_000, "{allocated}, {freed}");
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use super::{Monitor, MonitorBuilder};
 use millpond_os as os;
 use millpond_os::reentrancy::inside;
+use millpond_os::spawn_hidden;
 use millpond_os::time::duration;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread::Builder;
 use thiserror::Error;
 
 const VARIABLE: &str = "MILLPOND_MONITOR";
@@ -65,8 +65,7 @@ pub fn start() {
     }
     let said = std::env::var_os(VARIABLE).filter(|said| !said.is_empty());
     let Some(said) = said else { return };
-    let starter = Builder::new().name("millpond-monitor".to_owned());
-    if let Err(error) = starter.spawn(move || start_by(&said.to_string_lossy())) {
+    if let Err(error) = spawn_hidden("millpond-monitor", move || start_by(&said.to_string_lossy())) {
         os::say(&format!("millpond: the monitor was not started: {error}\n"));
     }
 }

@@ -54,13 +54,14 @@ pub use timeline::{Timeline, TimelinePoint, TimelineSeries};
 use identity::Identity;
 use log::Log;
 use millpond_os::metadata::has_reserve;
+use millpond_os::spawn_hidden;
 use serve::Server;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thread::Sampler;
 
@@ -215,10 +216,7 @@ impl Monitor {
             server = Some(Server::start(&shared, rules.socket.as_ref(), rules.address)?);
         }
         let sampler = sampler.with_calls(rules.thresholds);
-        let thread = Builder::new()
-            .name("millpond-monitor".to_owned())
-            .spawn(|| sampler.run())
-            .map_err(MonitorError::Thread)?;
+        let thread = spawn_hidden("millpond-monitor", || sampler.run()).map_err(MonitorError::Thread)?;
         Ok(Self {
             shared,
             server,

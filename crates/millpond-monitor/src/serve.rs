@@ -18,6 +18,7 @@ pub use place::socket_folders;
 use super::Shared;
 use client::{Client, Doing, Stream};
 use millpond_os::reentrancy::inside;
+use millpond_os::spawn_hidden;
 use place::Listening;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
@@ -26,7 +27,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -115,10 +116,7 @@ impl Server {
             clients: Vec::new(),
             pause: None,
         };
-        let thread = Builder::new()
-            .name("millpond-serve".to_owned())
-            .spawn(|| loop_.run())
-            .map_err(ServeError::Thread)?;
+        let thread = spawn_hidden("millpond-serve", || loop_.run()).map_err(ServeError::Thread)?;
         Ok(Self {
             process: std::process::id(),
             address,

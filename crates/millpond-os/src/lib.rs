@@ -19,7 +19,7 @@ mod barrier;
 mod exit;
 #[cfg(target_os = "linux")]
 mod facts;
-
+mod hidden;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
 mod listed;
@@ -47,6 +47,7 @@ pub use facts::{
 };
 #[cfg(target_os = "linux")]
 pub use facts::{resident_bytes, task, task_name};
+pub use hidden::spawn_hidden;
 #[cfg(target_os = "linux")]
 pub use map::{Errno, Map, Part};
 #[cfg(target_os = "linux")]

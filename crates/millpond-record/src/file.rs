@@ -1,9 +1,10 @@
 //! Creates the files of recordings and snapshots.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Error, ErrorKind, Read, Result};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// The number of bytes at the beginning of a file that are searched for the version in the schema of a recording.
 const START: u64 = 64 << 10;
@@ -28,6 +29,85 @@ pub(super) fn create(path: &Path) -> Result<File> {
     // The lock tells other processes that this file is being written. Some file systems have no locks.
     let _ = file.try_lock();
     Ok(file)
+}
+
+/// The file of a recording.
+///
+/// A program may close the descriptors of all files, and its own files then get their numbers. So each write checks that
+/// the descriptor is that of the recording, and otherwise opens the recording again.
+#[derive(Debug)]
+pub(super) struct RecordingFile {
+    /// `None` only while it is replaced.
+    file: Option<File>,
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+/// Returns the device and the inode of a file.
+fn identity(file: &File) -> Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+impl RecordingFile {
+    pub(super) fn new(file: File, path: &Path) -> Result<Self> {
+        let identity = identity(&file)?;
+        Ok(Self {
+            file: Some(file),
+            // The program may change its working directory.
+            path: std::path::absolute(path)?,
+            identity,
+        })
+    }
+
+    fn is_open(&self) -> bool {
+        self.file
+            .as_ref()
+            .is_some_and(|file| identity(file).ok() == Some(self.identity))
+    }
+
+    /// Returns the file, which is opened again if the program has closed its descriptor.
+    fn open(&mut self) -> Result<&mut File> {
+        if !self.is_open() {
+            self.forget();
+            let file = OpenOptions::new().append(true).open(&self.path)?;
+            if identity(&file)? != self.identity {
+                return Err(Error::other(
+                    "the program closed the descriptor of the recording, and its path names another file now",
+                ));
+            }
+            let _ = file.try_lock();
+            self.file = Some(file);
+        }
+        self.file
+            .as_mut()
+            .ok_or_else(|| Error::other("the recording is closed"))
+    }
+
+    /// Leaves the descriptor as it is: it belongs to the program.
+    fn forget(&mut self) {
+        if let Some(file) = self.file.take() {
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+impl Write for RecordingFile {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.open()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for RecordingFile {
+    fn drop(&mut self) {
+        if !self.is_open() {
+            self.forget();
+        }
+    }
 }
 
 /// Opens the file at a path if it may be replaced.

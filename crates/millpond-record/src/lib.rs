@@ -29,6 +29,7 @@ pub use snapshot::refused_finally;
 pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
 pub use writer::RecordReport;
 
+use file::RecordingFile;
 use millpond_account::event::PoolLabel;
 use millpond_account::registry::{LivePool, live_pools};
 pub use millpond_account::session::RecordStacks;
@@ -39,6 +40,7 @@ use millpond_os as os;
 use millpond_os::fork::{Participant, Resting};
 use millpond_os::ranked::{Locked, Rank, Ranked};
 use millpond_os::reentrancy::quiet;
+use millpond_os::spawn_hidden;
 use millpond_os::time::Time;
 use millpond_trace::recording::{RecordingError, Writer, set_start};
 use row_builder::RowBuilder;
@@ -171,7 +173,7 @@ impl RecorderBuilder {
         set_start_at(&mut facts, start);
         facts.extend(self.facts);
         let file = Counted {
-            inner: BufWriter::new(file),
+            inner: BufWriter::new(RecordingFile::new(file, path).map_err(file_error)?),
             bytes: 0,
         };
         let begun = Writer::new(file, &facts).and_then(|mut writer| {
@@ -191,10 +193,7 @@ impl RecorderBuilder {
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
         let rows = RowBuilder::new(writer, start.nanos());
         let writer = EventWriter::new(Arc::clone(&session), rows, self.sums_every);
-        let thread = std::thread::Builder::new()
-            .name("millpond-record".to_owned())
-            .spawn(|| writer.run())
-            .map_err(RecordError::Thread)?;
+        let thread = spawn_hidden("millpond-record", || writer.run()).map_err(RecordError::Thread)?;
         session.set_scribe(thread.thread().clone());
         Ok(Running {
             session,
@@ -438,7 +437,7 @@ fn watch_exit() {
             match stop() {
                 Ok(report) if report.lost > 0 => os::say(&format!(
                     "millpond: {} of {} events are not in the recording, because a thread's ring was full; \
-                     set a larger ring, as in MILLPOND_RECORD=run.%p.mpr,ring=256M\n",
+                     set a larger ring, as in MILLPOND_RECORD=run.%p.mpr,ring=256M or millpond run --ring 256M\n",
                     report.lost,
                     report.lost + report.events
                 )),

@@ -11,6 +11,7 @@ use millpond_account::session::{Lost, Session, Taker};
 use millpond_account::stats::PoolStats;
 use millpond_os::device::{Device, open_devices};
 use millpond_os::reentrancy::quiet;
+use millpond_os::thread_number;
 use millpond_os::time::Time;
 use millpond_trace::recording::{Gauge, RecordingError};
 use std::collections::{BTreeSet, HashSet};
@@ -65,6 +66,8 @@ pub(super) struct EventWriter<W: Write> {
     /// The base addresses of the code modules that are defined.
     modules: HashSet<u64>,
     stack: Vec<u64>,
+    /// The number of this thread.
+    thread: u32,
 }
 
 /// A writer that counts its bytes.
@@ -104,12 +107,14 @@ impl<W: Write> EventWriter<W> {
             next_flush: now().saturating_add(FLUSH),
             modules: HashSet::new(),
             stack: Vec::new(),
+            thread: 0,
         }
     }
 
     /// Writes until the recording is stopped or a write fails.
     pub(super) fn run(mut self) -> Result<RecordReport, RecordingError> {
         let _quiet = quiet();
+        self.thread = thread_number();
         let written = self.write();
         self.session.deactivate();
         written?;
@@ -190,6 +195,10 @@ impl<W: Write> EventWriter<W> {
             self.rows.define_pool(&pool)?;
         }
         for ring in self.session.new_rings() {
+            // This thread allocates when it starts, before it is quiet.
+            if ring.thread == self.thread {
+                continue;
+            }
             self.rows
                 .define_thread(ring.thread, &millpond_os::task_name(ring.task))?;
             self.rings.push(Known {

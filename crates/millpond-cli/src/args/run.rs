@@ -26,9 +26,14 @@ pub(crate) struct RunArgs {
         long,
         value_name = "all|none|BYTES",
         default_value = "512K",
-        requires = "record"
+        requires = "record",
+        value_parser = stacks
     )]
     pub(crate) stacks: String,
+
+    /// Memory for the events of one thread that are not written yet [default: 64M]
+    #[arg(long, value_name = "SIZE", requires = "record", value_parser = size)]
+    pub(crate) ring: Option<u64>,
 
     /// Print the statistics of each process to stderr when it ends
     #[arg(long)]
@@ -45,7 +50,16 @@ Examples:
   millpond run --limit 2GiB -- ./server
   millpond run --record run.%p.mpr -- make      then: millpond report run.4711.mpr
 
-The program is not changed. A pool serves its malloc, free and operator new, and those of all programs
-that it starts. A request beyond the limit is refused, and the first refusal is explained on stderr.
+The program is not changed. A pool serves its malloc, free and operator new, and those of
+all programs that it starts. A request beyond the limit is refused, and the first refusal
+is explained on stderr.
 
 Exit status: that of the program; 2 if the program could not be started.";
+
+/// Checks which blocks of a recording have stacks.
+fn stacks(text: &str) -> Result<String, String> {
+    if !["all", "none"].contains(&text) {
+        size(text).map_err(|error| format!("{error}; or write all or none"))?;
+    }
+    Ok(text.to_owned())
+}

@@ -25,12 +25,13 @@ pub use calls::Call as WatchCall;
 pub use calls::Turn;
 
 use super::{Cause, DevicePressure, Level, Pressure};
+use crate::spawn_hidden;
 use calls::{Call, Calls};
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use thread::Watcher;
 
 /// A change of the level.
@@ -161,9 +162,7 @@ impl Watch {
             shared.calls.add(turn, call);
         }
         let watcher = Watcher::new(Arc::clone(&shared), rules);
-        let thread = Builder::new()
-            .name("millpond-watch".to_owned())
-            .spawn(|| watcher.run())
+        let thread = spawn_hidden("millpond-watch", || watcher.run())
             .map_err(|error| WatchError::Thread { code: code(&error) })?;
         Ok(Self {
             shared,

@@ -12,6 +12,7 @@ use millpond_os::fork::Participant;
 use millpond_os::pressure::{Pressure, Readings, Share};
 use millpond_os::ranked::{Locked, Rank, Ranked};
 use millpond_os::reentrancy::inside;
+use millpond_os::spawn_hidden;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -234,9 +235,7 @@ impl Background {
             thread.unpark();
             return true;
         }
-        let made = thread::Builder::new()
-            .name("millpond-keeper".to_owned())
-            .spawn(run);
+        let made = spawn_hidden("millpond-keeper", run);
         self.runs = made.ok().map(|thread| (here, thread.thread().clone()));
         self.runs.is_some()
     }

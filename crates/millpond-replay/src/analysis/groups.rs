@@ -312,7 +312,8 @@ impl<'a> Groups<'a> {
     fn stack(&self, row: &Row) -> String {
         if row.stack != 0 {
             let mut name = String::new();
-            for frame in self.symbols.stack(self.definitions.stack(row.stack)) {
+            let frames = self.symbols.stack(self.definitions.stack(row.stack));
+            for frame in frames.skip_while(is_ours) {
                 if name.len() > MOST_NAME {
                     break;
                 }
@@ -441,17 +442,28 @@ fn is_machinery(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches('<');
     // The name of a C++ template begins with its result type.
     let name = name.strip_prefix("void ").unwrap_or(name);
-    let path = name.split('<').next().unwrap_or_default();
-    let is_bare = !path.is_empty() && !path.contains("::");
-    let of = path.split("::").next().unwrap_or_default();
-    let is_of_package = !is_bare
-        && PACKAGES
-            .iter()
-            .any(|package| of.split('_').eq(package.split('-')));
-    is_of_package
+    is_ours(frame)
         || ALLOCATES.contains(&public_name(name))
         || MACHINERY.iter().any(|of| name.starts_with(of))
-        || (is_bare && is_machinery_file(&frame.file))
+        || (is_bare(name) && is_of_std(&frame.file))
+}
+
+/// Returns whether a frame belongs to one of [`PACKAGES`].
+fn is_ours(frame: &Frame) -> bool {
+    let name = frame.function.trim_start_matches('<');
+    if is_bare(name) {
+        return is_of_package(&frame.file);
+    }
+    let of = name.split("::").next().unwrap_or_default();
+    PACKAGES
+        .iter()
+        .any(|package| of.split('_').eq(package.split('-')))
+}
+
+/// Returns whether the name of a function has no path.
+fn is_bare(name: &str) -> bool {
+    let path = name.split('<').next().unwrap_or_default();
+    !path.is_empty() && !path.contains("::")
 }
 
 /// Returns the public name of a function inside the C library or the Python interpreter: `strdup` for `__GI___strdup`.
@@ -462,10 +474,11 @@ fn public_name(mut name: &str) -> &str {
     name
 }
 
-fn is_machinery_file(file: &str) -> bool {
-    if file.starts_with("/rustc/") && file.contains("/library/") {
-        return true;
-    }
+fn is_of_std(file: &str) -> bool {
+    file.starts_with("/rustc/") && file.contains("/library/")
+}
+
+fn is_of_package(file: &str) -> bool {
     let folders: Vec<&str> = file.split('/').collect();
     folders.windows(2).any(|pair| {
         let of = |name: &&str| {
