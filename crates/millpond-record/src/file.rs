@@ -37,7 +37,7 @@ pub(super) fn create(path: &Path) -> Result<File> {
 /// the descriptor is that of the recording, and otherwise opens the recording again.
 #[derive(Debug)]
 pub(super) struct RecordingFile {
-    /// `None` only while it is replaced.
+    /// `None` if it could not be opened again.
     file: Option<File>,
     path: PathBuf,
     identity: (u64, u64),

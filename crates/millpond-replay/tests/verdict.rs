@@ -91,6 +91,36 @@ fn check(trace: &Trace, choice: &Choice) {
     }
 }
 
+/// A replay does not predict what a pool of host memory takes, so the recorded bytes are reported.
+#[test]
+fn a_pool_of_host_memory_gets_its_recorded_figures() {
+    let mut trace = with_holes();
+    let sentences = |trace: &Trace| {
+        let (report, verdict) = answer(trace, None);
+        (verdict.sentences, report.cautions.join(" "))
+    };
+    trace.recorded_peak_reserved = Some(800 * MIB);
+    trace.settings.policy = Some("millpond".to_owned());
+    trace.origin.device = 0;
+    let (of_device, cautions) = sentences(&trace);
+    assert!(of_device[0].contains("and needs"), "{of_device:?}");
+    assert!(!cautions.contains("spans"), "{cautions}");
+    trace.origin.device = -1;
+    let (of_host, cautions) = sentences(&trace);
+    assert_eq!(
+        of_host,
+        [
+            "The program holds at most 656 MiB at once, and its pool takes at most 800 MiB from the system.",
+            "Of that, 144 MiB (18 %) is rounding and free memory that the pool keeps: the setting trim-every:1s returns \
+             free memory sooner.",
+        ]
+    );
+    assert!(cautions.contains("from spans"), "{cautions}");
+    // A recording of another allocator does not say how it serves small blocks.
+    trace.settings.policy = None;
+    assert!(sentences(&trace).0[0].contains("and needs"));
+}
+
 #[test]
 fn recordings_of_models_get_figures_that_replays_confirm() {
     for name in ["llama8b_fsdp_streams", "gnn_sage_sampled", "cpu_tiny_gpt_varlen"] {
