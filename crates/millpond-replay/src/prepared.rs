@@ -293,12 +293,11 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
     }))
 }
 
-/// Returns the most bytes that a pool of host memory of this library held, if it made the recording.
+/// Returns whether a pool of host memory of this library was recorded.
 ///
 /// Such a pool cuts small blocks from spans, and its threads keep freed blocks. A replay has neither.
-pub(crate) fn held_by_host_pool(trace: &Trace) -> Option<u64> {
-    let is_ours = trace.origin.device < 0 && trace.settings.policy.is_some();
-    trace.recorded_peak_reserved.filter(|_| is_ours)
+pub(crate) fn is_of_host_pool(trace: &Trace) -> bool {
+    trace.origin.device < 0 && trace.settings.policy.is_some()
 }
 
 fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[String]) -> Vec<String> {
@@ -309,7 +308,7 @@ fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[Str
             program.merged_streams
         ));
     }
-    if held_by_host_pool(trace).is_some() {
+    if is_of_host_pool(trace) {
         found.push(
             "the recorded pool cuts blocks of at most 64 KiB from spans, and its threads keep freed blocks, but a replay \
              places every block by itself: the policies can be compared with each other, but not with that pool"

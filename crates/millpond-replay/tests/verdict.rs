@@ -116,6 +116,11 @@ fn a_pool_of_host_memory_gets_its_recorded_figures() {
         ]
     );
     assert!(cautions.contains("from spans"), "{cautions}");
+    trace.recorded_peak_reserved = None;
+    assert_eq!(
+        sentences(&trace).0,
+        ["The program holds at most 656 MiB at once."]
+    );
     // A recording of another allocator does not say how it serves small blocks.
     trace.settings.policy = None;
     assert!(sentences(&trace).0[0].contains("and needs"));

@@ -2,7 +2,7 @@
 
 use super::WORTH;
 use crate::oom::recorded_device;
-use crate::prepared::{Prepared, held_by_host_pool};
+use crate::prepared::{Prepared, is_of_host_pool};
 use crate::report::Choice;
 use crate::web::text::Count;
 use millpond_engine::{display_size, display_size_exact, display_size_up};
@@ -22,7 +22,8 @@ pub(super) fn sentences(
         peak: prepared.program().peak_requested,
         allocations: f64::from(prepared.trace().allocations),
         device: prepared.options().device.bytes,
-        pool: held_by_host_pool(prepared.trace()),
+        is_of_host_pool: is_of_host_pool(prepared.trace()),
+        reserved: prepared.trace().recorded_peak_reserved,
         had: recorded_device(prepared.trace(), prepared.options()),
         own,
         better,
@@ -45,8 +46,10 @@ struct Facts<'a> {
     peak: u64,
     allocations: f64,
     device: Option<u64>,
-    /// The most bytes that the recorded pool of host memory held.
-    pool: Option<u64>,
+    /// Whether a pool of host memory of this library was recorded.
+    is_of_host_pool: bool,
+    /// The most bytes that the recorded allocator reserved.
+    reserved: Option<u64>,
     /// The bytes that were available to the recorded program when it ran out of memory.
     had: Option<u64>,
     own: &'a Choice,
@@ -65,8 +68,8 @@ impl Facts<'_> {
         let own = self.own;
         let subject = self.subject();
         let holds = format!("{subject} holds at most {} at once", display_size(self.peak));
-        if let Some(pool) = self.pool {
-            return self.of_host_pool(&holds, pool);
+        if self.is_of_host_pool {
+            return self.of_host_pool(&holds);
         }
         let first = match own.needs() {
             Some(needs) => format!(
@@ -90,7 +93,11 @@ impl Facts<'_> {
     }
 
     /// Returns the sentences for a recording of a pool of host memory.
-    fn of_host_pool(&self, holds: &str, pool: u64) -> Vec<String> {
+    fn of_host_pool(&self, holds: &str) -> Vec<String> {
+        // A small program needs no segment but the first one, which the pool takes before it is recorded.
+        let Some(pool) = self.reserved else {
+            return vec![format!("{holds}.")];
+        };
         let mut all = vec![format!(
             "{holds}, and its pool takes at most {} from the system.",
             display_size(pool)
