@@ -98,7 +98,7 @@ const BEYOND: &str = "(more groups than are told apart)";
 /// Assigns group numbers to blocks as they appear.
 pub(super) struct Groups<'a> {
     definitions: &'a Definitions,
-    /// The property for the holders of memory.
+    /// The property by which the holders of memory are named.
     usual: By,
     symbols: &'a dyn Symbols,
     lines: Lines,
@@ -219,7 +219,7 @@ impl<'a> Groups<'a> {
         &self.ways[by as usize].names
     }
 
-    /// Returns the property for the [holders](By::usual) of memory.
+    /// Returns the property by which the holders of memory are named: see [`By::usual`].
     pub(super) fn usual(&self) -> By {
         self.usual
     }
@@ -460,7 +460,7 @@ fn is_ours(frame: &Frame) -> bool {
         .any(|package| of.split('_').eq(package.split('-')))
 }
 
-/// Returns whether the name of a function has no path.
+/// Returns whether a function's name does not contain the module or class of the function.
 fn is_bare(name: &str) -> bool {
     let path = name.split('<').next().unwrap_or_default();
     !path.is_empty() && !path.contains("::")

@@ -59,8 +59,8 @@ function arrived(recording) {
     if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
     if (what === 'glance' && recordings.every(({ glance }) => glance?.state_only)) openOnAddresses();
     if (what === 'data') look.openOnRefusal();
-    const complete = recordings.filter(({ ready }) => ready);
-    if (what === 'data' && complete.every(({ table }) => table.usual === 'site')) look.set({ way: 'site' });
+    const isBySite = recordings.every(({ ready, table }) => ready && table.usual === 'site');
+    if (what === 'data' && isBySite && look.way === 'tag') look.set({ way: 'site' });
     if (what === 'glance' || what === 'data') {
       end = look.end;
       if (whole) look.look(0, end);
