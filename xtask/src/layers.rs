@@ -38,7 +38,7 @@ const CRATES: &[(&str, &str)] = &[
     ("cli", "millpond bench engine intercept replay trace"),
     ("c", "millpond"),
     ("python", "c cli millpond replay"),
-    ("malloc", "os pool"),
+    ("malloc", "os pool record"),
     ("xtask", ""),
 ];
 

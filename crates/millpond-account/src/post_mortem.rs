@@ -60,6 +60,8 @@ pub struct PostMortem {
     pub budget: Option<BudgetFigures>,
     /// The limit of the pool, if it is the reason for the refusal.
     pub limit: Option<u64>,
+    /// Whether the reason for the refusal is that there is no memory for the pool's own tables.
+    pub tables_are_full: bool,
     /// The free bytes and holes, if a pool reported them.
     pub space: Option<SpaceFigures>,
     /// The children of the refusing budget with the most charged bytes.
@@ -83,6 +85,9 @@ impl fmt::Display for PostMortem {
         }
         if let (None, Some(limit)) = (&self.budget, self.limit) {
             write!(f, ", and the pool's limit is {}", display_size(limit))?;
+        }
+        if self.tables_are_full {
+            f.write_str(", and there is no memory for the pool's own tables")?;
         }
         if let Some(space) = &self.space {
             write!(f, "\n  {space}")?;

@@ -1,6 +1,6 @@
 //! Exit codes, and errors of one line.
 
-use crate::text::harmless;
+use crate::output::note;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::analysis::AnalysisError;
@@ -131,10 +131,10 @@ impl CliError {
 
 /// Prints an error as one line.
 pub(crate) fn complain(error: &dyn std::fmt::Display) {
-    use std::io::Write;
-    let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    // If stderr is closed, there is no other place for the message.
-    let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(&line, false));
+    note(
+        false,
+        &error.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
+    );
 }
 
 /// Returns the argument that the command does not have.

@@ -67,8 +67,9 @@ pub(crate) fn print_json_list(values: &[impl Serialize]) -> Result<(), CliError>
 /// Prints a message that is not a result.
 pub(crate) fn note(quiet: bool, text: &str) {
     if !quiet {
-        // If stderr is closed, there is no other place for the message.
-        let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(text, false));
+        // The message is written in one piece, so that messages of other processes do not interrupt it. If stderr is closed, there is no
+        // other place for it.
+        let _ = std::io::stderr().write_all(format!("millpond: {}\n", harmless(text, false)).as_bytes());
     }
 }
 

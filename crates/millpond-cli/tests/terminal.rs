@@ -269,8 +269,11 @@ fn terminal(columns: u16) -> (OwnedFd, File) {
 fn watch(mut screen: File) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut all = Vec::new();
-        // At the end, reading fails because the other side is closed.
-        let _ = screen.read_to_end(&mut all);
+        // Reading fails once the other side is closed. Linux may report that although the last bytes are still there, if they arrive
+        // just before the other side closes. A second attempt returns them.
+        for _ in 0..2 {
+            let _ = screen.read_to_end(&mut all);
+        }
         all
     })
 }

@@ -12,6 +12,7 @@
 
 pub mod aligned;
 pub mod blocks;
+pub mod ends;
 pub mod figures;
 mod reports;
 

@@ -2,6 +2,7 @@
 //! refused request, and `stats` prints the statistics of a process when it ends.
 
 use crate::POOL;
+use crate::ends::watch_quick_exit;
 use millpond_os::{at_exit, reentrancy, say};
 use millpond_pool::global::malloc::explain_first_refusal;
 
@@ -13,6 +14,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     // Create the pool and register its fork handlers before the program registers its own, which may allocate.
     let _ = POOL.pool();
+    watch_quick_exit();
     let Some(value) = std::env::var_os("MILLPOND_MALLOC") else {
         return;
     };

@@ -2,7 +2,8 @@
 
 use millpond_trace::ReadOptions;
 use millpond_trace::history::{Flow, History};
-use millpond_trace::recording::Kind;
+use millpond_trace::recording::{End, Kind};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -173,13 +174,7 @@ fn a_daemon_is_recorded_and_its_files_and_signals_are_its_own() {
         panic!("{} recordings", histories.len());
     };
     assert_eq!(history.lost, 0);
-    let (mut allocated, mut freed) = (0, 0);
-    let walked = history.walk(|row, _| {
-        allocated += u32::from(row.kind == Kind::Alloc);
-        freed += u32::from(row.kind == Kind::Free);
-        Flow::On
-    });
-    walked.expect("the file is there");
+    let [allocated, freed] = [Kind::Alloc, Kind::Free].map(|kind| count(history, kind));
     assert!(allocated >= 40_000 && freed >= 40_000, "{allocated}, {freed}");
 }
 
@@ -212,6 +207,101 @@ fn malloc_returns_null_at_the_limit_and_the_program_continues() {
         String::from_utf8_lossy(&output.stdout),
         "64 MiB, then ENOMEM, then 64 MiB\n"
     );
+}
+
+/// Returns the number of rows of a kind.
+fn count(history: &History, kind: Kind) -> u64 {
+    let mut count = 0;
+    let walked = history.walk(|row, _| {
+        count += u64::from(row.kind == kind);
+        Flow::On
+    });
+    walked.expect("the file is there");
+    count
+}
+
+#[test]
+fn the_recording_of_a_process_is_complete_however_it_ends() {
+    let Some(program) = compile("ends.c") else { return };
+    let aborted = (None, Some(6));
+    for (how, end) in [
+        ("return", (Some(3), None)),
+        ("_exit", (Some(3), None)),
+        ("_Exit", (Some(3), None)),
+        ("quick_exit", (Some(3), None)),
+        ("handler", (Some(3), None)),
+        ("vfork", (Some(3), None)),
+        ("abort", aborted),
+        ("ignored", aborted),
+        ("last-thread", (Some(0), None)),
+    ] {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ends-{how}.mpr"));
+        let output = Command::new(&program)
+            .arg(how)
+            .env("LD_PRELOAD", library())
+            .env("MILLPOND_RECORD", &path)
+            .output()
+            .expect("the program starts");
+        assert_eq!((output.status.code(), output.status.signal()), end, "{how}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said == "ok\n", how == "last-thread", "{how}: exit handlers run");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{how}");
+        let history = History::open(&path, &ReadOptions::default()).expect("a recording");
+        assert!(count(&history, Kind::Alloc) >= 1000, "{how}");
+        assert_eq!(history.end, Some(End::Closed), "{how}: the recording is complete");
+    }
+}
+
+/// The recorder needs memory itself. If the process has a limit on addresses, the recorder must leave enough to the program.
+#[test]
+fn a_recorded_program_with_a_limit_on_addresses_gets_its_memory_and_continues() {
+    let Some(program) = compile("until_null.c") else {
+        return;
+    };
+    for (limit, bytes, is_complete) in [
+        (60_000, 4_096, true),
+        (200_000, 64, false),
+        (200_000, 4_096, true),
+        (200_000, 1_000_000, true),
+        (1_000_000, 64, false),
+    ] {
+        let what = format!("blocks of {bytes} bytes with a limit of {limit} KiB");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("limit-{limit}-{bytes}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let recording = folder.join("run.mpr");
+        let output = Command::new("sh")
+            .args(["-c", &format!("ulimit -v {limit} && exec \"$0\" {bytes}")])
+            .arg(&program)
+            .env("LD_PRELOAD", library())
+            .env("MILLPOND_RECORD", &recording)
+            .env("MILLPOND_MALLOC", "refusals")
+            .output()
+            .expect("a shell");
+        assert!(output.status.success(), "{what}: {output:?}");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        let got: u64 = text(output.stdout).trim().parse().expect("a number");
+        // The pool has half of the addresses, unless the libraries need more than the other half.
+        let most = limit / 1024 / 2;
+        assert!((most * 2 / 3..=most).contains(&got), "{what}: {got} MiB");
+        let said = text(output.stderr);
+        assert!(said.contains("(ulimit -v)"), "{what}: {said}");
+        let history = History::open(&recording, &ReadOptions::default()).expect("a recording");
+        let allocated = count(&history, Kind::Alloc);
+        if is_complete {
+            assert!(
+                allocated >= (got << 20) / bytes,
+                "{what}: {allocated} of {got} MiB"
+            );
+            assert!(count(&history, Kind::Refused) > 0, "{what}");
+        } else {
+            assert!(allocated > 100, "{what}: {allocated}");
+            assert!(
+                said.contains("no memory is left for the next rows"),
+                "{what}: {said}"
+            );
+        }
+    }
 }
 
 #[test]

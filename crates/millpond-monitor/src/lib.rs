@@ -53,7 +53,6 @@ pub use timeline::{Timeline, TimelinePoint, TimelineSeries};
 
 use identity::Identity;
 use log::Log;
-use millpond_os::metadata::has_reserve;
 use millpond_os::spawn_hidden;
 use serve::Server;
 use std::fmt;
@@ -148,16 +147,8 @@ struct Sample {
     passed: Vec<Crossing>,
 }
 
-/// The bytes that must be free for the program before a sample is taken or served.
+/// The bytes that must be free before a sample is taken or served, because a thread of this library must not fail an ordinary allocation.
 const ROOM: usize = 1 << 20;
-
-/// Returns true if enough memory is free. A program that runs out of memory may survive, which would not be possible if
-/// a thread of this library failed an ordinary allocation. If the program's allocator is a pool, the work runs
-/// [inside](millpond_os::reentrancy::inside) and uses the reserve for tables. With another allocator, other threads may use
-/// the memory between this check and the work.
-fn has_room() -> bool {
-    has_reserve() && Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code of the caller runs under any of these locks.

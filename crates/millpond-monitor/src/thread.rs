@@ -5,7 +5,8 @@ use super::identity::Identity;
 use super::log::Log;
 use super::read::Reader;
 use super::threshold::{Crossing, Guard, Signal, Threshold};
-use super::{Call, MOST_CROSSINGS, Sample, Shared, State, has_room, lock};
+use super::{Call, MOST_CROSSINGS, ROOM, Sample, Shared, State, lock};
+use millpond_os::metadata::has_room;
 use millpond_os::pressure::Share;
 use millpond_os::reentrancy::inside;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -94,6 +95,7 @@ impl Sampler {
             if stop {
                 return;
             }
+            millpond_os::end_if_abandoned();
             // Missed samples are skipped.
             next = (next + self.shared.interval).max(Instant::now());
         }
@@ -101,7 +103,7 @@ impl Sampler {
 
     /// Takes a sample. Returns the thresholds that were crossed, with their indices in `guards`.
     fn sample(&mut self) -> Vec<(usize, Crossing)> {
-        if !has_room() {
+        if !has_room(ROOM) {
             lock(&self.shared.state).missed += 1;
             return Vec::new();
         }

@@ -3,8 +3,11 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
+/// The beginning of the names of all hidden threads.
+pub(crate) const PREFIX: &str = "millpond-";
+
 /// Starts a thread on which all signals are blocked. So the program's handlers never run there, and a signal that the
-/// program blocks on its own threads stays pending.
+/// program blocks on its own threads stays pending. The name must begin with `millpond-`.
 ///
 /// # Errors
 /// Returns the system's error if there are too many threads or too little memory.
@@ -12,6 +15,7 @@ pub fn spawn_hidden<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
+    debug_assert!(name.starts_with(PREFIX), "{name}");
     // A thread inherits the signals that are blocked.
     let _blocked = Blocked::all();
     Builder::new().name(name.to_owned()).spawn(run)
@@ -66,7 +70,7 @@ mod tests {
     #[test]
     fn all_signals_are_blocked_on_a_hidden_thread_and_not_on_its_creator() {
         let before = blocked();
-        let theirs = spawn_hidden("hidden", blocked)
+        let theirs = spawn_hidden("millpond-test", blocked)
             .expect("a thread")
             .join()
             .expect("no panic");

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The arena is one range of addresses, so two comparisons decide whether a block belongs to it. The size of a block is a power
-//! of two of at least 16 bytes, and its offset from the base is a multiple of its size. There is one list of free blocks for
-//! each size, whose links are in the blocks. Free blocks are not merged. Tables usually double when they grow, so a table
+//! of two of at least 16 bytes, and its offset from the base is a multiple of its size or of 64 KiB. There is one list of free blocks
+//! for each size, whose links are in the blocks. Free blocks are not merged. Tables usually double when they grow, so a table
 //! mostly needs a size that another table has freed. Large free blocks return their memory to the system, except their first
 //! page.
 //!
@@ -16,9 +16,13 @@
 //! serves the tables for blocks that the pool has already allocated. At most 512 KiB of it may be used for small blocks without
 //! which the program could not continue ([`spare`](Arena::spare)).
 //!
+//! Recordings, snapshots and the monitor also allocate here. They ask first whether the first half of the addresses and the
+//! memory beside the reserve suffice ([`has_room`]). If not, they stop, and the program continues.
+//!
 //! The arena's lock is the last in the [order](crate::ranked::Rank). No function outside this module is called under it.
 
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::thread::{self, COUNTING};
 use crate::{self as os, Map, Part};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -30,6 +34,8 @@ const LEAST_LOG: u32 = 4;
 const SIZES: usize = 36;
 /// The alignment of the base. No block can have a larger alignment.
 const ALIGN: u64 = 2 << 20;
+/// Larger blocks begin at a multiple of this, the largest page of any supported system, unless a larger alignment is requested.
+const PAGE: u64 = 64 << 10;
 /// The least number of bytes that are opened at once.
 const STEP: u64 = 1 << 20;
 /// Free blocks of at least this many bytes return their memory to the system.
@@ -52,10 +58,15 @@ fn size_of_block(layout: Layout) -> Option<(u64, usize)> {
     (size < SIZES).then_some((bytes, size))
 }
 
+/// Returns the alignment of the block of `bytes` bytes for a layout.
+fn align_of_block(layout: Layout, bytes: u64) -> u64 {
+    bytes.min(PAGE.max(layout.align() as u64))
+}
+
 /// The data under the lock. Offsets are from the base.
 ///
 /// Invariant: `[0, open)` of the map is open, and `[next, open)` was never handed out. Each list contains unused blocks of
-/// its size below `next`, at multiples of that size. A list names a block by its offset plus one.
+/// its size below `next`, at multiples of that size or of `PAGE`. A list names a block by its offset plus one.
 #[derive(Debug)]
 struct Space {
     map: Option<Map>,
@@ -84,7 +95,7 @@ impl Space {
             return Some(());
         }
         let memory = os::machine_memory().1.clamp(1 << 30, 1 << 40).next_power_of_two();
-        let most = os::address_limit().map_or(u64::MAX, |limit| limit / 16);
+        let most = os::address_limit().map_or(u64::MAX, |limit| limit / 8);
         let mut bytes = memory.min(most.max(LEAST_BYTES)).next_multiple_of(ALIGN);
         let map = loop {
             match Map::new(bytes, ALIGN) {
@@ -146,9 +157,19 @@ impl Space {
         *head = offset + 1;
     }
 
+    /// Returns a free block of a size and an alignment.
+    fn reuse(&mut self, size: usize, align: u64) -> Option<u64> {
+        let offset = self.pop(size)?;
+        if offset.is_multiple_of(align) {
+            return Some(offset);
+        }
+        self.push(size, offset);
+        None
+    }
+
     /// Returns a block that was never handed out.
-    fn cut(&mut self, bytes: u64) -> Option<u64> {
-        let start = self.next.checked_next_multiple_of(bytes)?;
+    fn cut(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let start = self.next.checked_next_multiple_of(align)?;
         self.open(start + bytes - self.next)?;
         // The skipped bytes become free blocks, each the largest that can begin at its address.
         while self.next < start {
@@ -161,24 +182,45 @@ impl Space {
     }
 
     /// Splits a larger free block and returns a part of it, as the last resort.
-    fn split(&mut self, size: usize) -> Option<u64> {
-        let from = (size + 1..SIZES).find(|from| self.free[*from] != 0)?;
-        let offset = self.pop(from)?;
+    fn split(&mut self, size: usize, align: u64) -> Option<u64> {
+        let (offset, from) =
+            (size + 1..SIZES).find_map(|from| self.reuse(from, align).map(|offset| (offset, from)))?;
         for half in (size..from).rev() {
             self.push(half, offset + (1 << (half as u32 + LEAST_LOG)));
         }
         Some(offset)
     }
 
-    fn take(&mut self, layout: Layout) -> Option<usize> {
+    /// Returns a block. The reserve grows with the largest table, and not with other blocks.
+    fn take(&mut self, layout: Layout, is_table: bool) -> Option<usize> {
         let (bytes, size) = size_of_block(layout)?;
         self.begin()?;
-        self.largest = self.largest.max(bytes);
+        if is_table {
+            self.largest = self.largest.max(bytes);
+        }
+        let align = align_of_block(layout, bytes);
         let offset = self
-            .pop(size)
-            .or_else(|| self.cut(bytes))
-            .or_else(|| self.split(size))?;
+            .reuse(size, align)
+            .or_else(|| self.cut(bytes, align))
+            .or_else(|| self.split(size, align))?;
         self.address(offset)
+    }
+
+    /// Returns whether a block of these bytes can be allocated beside the reserve, and leaves half of the addresses to tables.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let layout = Layout::from_size_align(bytes, 1).ok();
+        let Some((bytes, size)) = layout.and_then(size_of_block) else {
+            return false;
+        };
+        let lists = self.free.get(size..).unwrap_or_default();
+        let is_free = lists.iter().any(|head| *head != 0);
+        let end = if is_free {
+            self.next
+        } else {
+            self.next.next_multiple_of(bytes.min(PAGE)) + bytes
+        };
+        let fits = is_free || end <= self.bytes / 2;
+        fits && self.open(end - self.next + STEP + 4 * self.largest).is_some()
     }
 
     /// Returns a block that tables do not need: a free block, or a new block that leaves half of the reserve.
@@ -187,12 +229,12 @@ impl Space {
         if bytes > SPARE {
             return None;
         }
+        let align = align_of_block(layout, bytes);
         let cut = |this: &mut Self| {
-            // The alignment of the block may skip another `bytes` bytes.
-            this.open(2 * bytes + STEP / 2 + 4 * this.largest)?;
-            this.cut(bytes)
+            this.open(align + bytes + STEP / 2 + 4 * this.largest)?;
+            this.cut(bytes, align)
         };
-        let offset = self.pop(size).or_else(|| cut(self))?;
+        let offset = self.reuse(size, align).or_else(|| cut(self))?;
         self.address(offset)
     }
 
@@ -219,6 +261,16 @@ pub static ARENA: Arena = Arena::new();
 /// Returns whether the tables of pools have room to change. This is always true if the program's allocator is not a pool.
 pub fn has_reserve() -> bool {
     ARENA.has_reserve()
+}
+
+/// Returns whether `bytes` bytes can be allocated now without the reserve for the tables of pools. A program that runs out of memory
+/// may survive, which would not be possible if a thread of this library failed an ordinary allocation. If the program's allocator is
+/// not a pool, other threads may use the memory between this check and the allocation.
+pub fn has_room(bytes: usize) -> bool {
+    if ARENA.bytes.load(Ordering::Relaxed) == 0 {
+        return Vec::<u8>::new().try_reserve_exact(bytes).is_ok();
+    }
+    ARENA.lock().has_room(bytes)
 }
 
 /// A guard that keeps the arena unchanged until it is dropped. A fork takes the arena's lock last.
@@ -265,7 +317,7 @@ impl Arena {
     /// Allocates a block. Returns null if there is none.
     pub fn take(&self, layout: Layout) -> *mut u8 {
         let mut space = self.lock();
-        let taken = space.take(layout);
+        let taken = space.take(layout, thread::inside() & COUNTING == 0);
         self.short.store(!space.keep_reserve(), Ordering::Relaxed);
         let Some(address) = taken else {
             return ptr::null_mut();
@@ -385,13 +437,31 @@ mod tests {
             ..Space::new()
         };
         let large = layout(1 << 20, 8);
-        let held: Vec<usize> = std::iter::from_fn(|| space.take(large)).collect();
+        let held: Vec<usize> = std::iter::from_fn(|| space.take(large, true)).collect();
         assert_eq!(held.len(), 16);
-        assert_eq!(space.take(layout(16, 16)), None);
+        assert_eq!(space.take(layout(16, 16), true), None);
         space.give(held[3], large);
-        let small: Vec<usize> = std::iter::from_fn(|| space.take(layout(4096, 8))).collect();
+        let small: Vec<usize> = std::iter::from_fn(|| space.take(layout(4096, 8), true)).collect();
         assert_eq!(small.len(), 256);
         assert!(small.iter().all(|at| (held[3]..held[3] + (1 << 20)).contains(at)));
+    }
+
+    #[test]
+    fn large_blocks_leave_no_gaps_and_are_aligned_if_that_is_requested() {
+        let mut space = Space {
+            bytes: LEAST_BYTES,
+            map: Map::new(LEAST_BYTES, ALIGN).ok(),
+            ..Space::new()
+        };
+        let base = space.take(layout(64 << 10, 8), true).expect("room");
+        let [one, two] = [1, 8].map(|align| space.take(layout(1 << 20, align), true).expect("room") - base);
+        assert_eq!([one, two], [64 << 10, (1 << 20) + (64 << 10)]);
+        let aligned = space.take(layout(1 << 20, 1 << 20), true).expect("room") - base;
+        assert_eq!(aligned, 3 << 20);
+        space.give(base + one, layout(1 << 20, 8));
+        let another = space.take(layout(1 << 20, 1 << 20), true).expect("room") - base;
+        assert_eq!(another, 4 << 20, "the free block is not aligned");
+        assert_eq!(space.take(layout(1 << 20, 8), true), Some(base + one));
     }
 
     #[test]
@@ -402,7 +472,7 @@ mod tests {
             ..Space::new()
         };
         let table = layout(256 << 10, 8);
-        let first = space.take(table).expect("room");
+        let first = space.take(table, true).expect("room");
         assert_eq!(space.spare(layout(SPARE as usize + 1, 8)), None, "too large");
         let spared: Vec<usize> = std::iter::from_fn(|| space.spare(layout(1000, 8))).collect();
         assert!(spared.len() > 1000, "{}", spared.len());
@@ -410,8 +480,30 @@ mod tests {
         space.give(spared[7], layout(1000, 8));
         assert_eq!(space.spare(layout(1000, 8)), Some(spared[7]));
         assert_eq!(space.spare(layout(1000, 8)), None);
-        assert!(space.take(layout(1 << 20, 8)).is_some(), "tables have their half");
+        assert!(
+            space.take(layout(1 << 20, 8), true).is_some(),
+            "tables have their half"
+        );
         space.give(first, table);
+    }
+
+    #[test]
+    fn there_is_room_only_beside_the_reserve_which_other_blocks_do_not_enlarge() {
+        let mut space = Space {
+            bytes: LEAST_BYTES,
+            map: Map::new(LEAST_BYTES, ALIGN).ok(),
+            ..Space::new()
+        };
+        space.take(layout(1 << 20, 8), true).expect("a table");
+        assert!(space.has_room(4 << 20), "from 1 to 5 of the first 8 MiB");
+        assert!(!space.has_room(8 << 20));
+        let other = space.take(layout(4 << 20, 8), false).expect("a block");
+        assert!(!space.has_room(4 << 20), "from 5 to 9 MiB");
+        assert!(space.has_room(2 << 20), "from 5 to 7 MiB");
+        space.give(other, layout(4 << 20, 8));
+        assert!(space.has_room(4 << 20), "a free block");
+        space.take(layout(4 << 20, 8), true).expect("a table");
+        assert!(!space.has_room(1), "the reserve of the table does not fit");
     }
 
     #[test]

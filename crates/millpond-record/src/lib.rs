@@ -38,6 +38,7 @@ use millpond_account::session::{self, RING_BYTES, Session};
 use millpond_account::watchers::Watchers;
 use millpond_os as os;
 use millpond_os::fork::{Participant, Resting};
+use millpond_os::metadata::has_room;
 use millpond_os::ranked::{Locked, Rank, Ranked};
 use millpond_os::reentrancy::quiet;
 use millpond_os::spawn_hidden;
@@ -50,8 +51,11 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use writer::{Counted, EventWriter};
+
+/// The bytes of memory that must be free when a recording or a snapshot begins.
+const LEAST_MEMORY: usize = 2 << 20;
 
 /// The error of a recording that could not begin or continue.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +87,9 @@ pub enum RecordError {
     #[error("cannot start the thread that writes the recording: {0}")]
     Thread(std::io::Error),
     /// The memory for writing the file could not be allocated.
-    #[error("cannot write {path}: no memory is left")]
+    #[error(
+        "cannot write {path}: no memory is left; if the process has a limit on addresses (ulimit -v), raise it"
+    )]
     NoMemory {
         /// The path.
         path: PathBuf,
@@ -167,6 +173,11 @@ impl RecorderBuilder {
             path: path.to_owned(),
             source,
         };
+        if !has_room(LEAST_MEMORY) {
+            return Err(RecordError::NoMemory {
+                path: path.to_owned(),
+            });
+        }
         let file = file::create(path).map_err(file_error)?;
         let start = Time::now();
         let mut facts = facts();
@@ -191,9 +202,10 @@ impl RecorderBuilder {
         })?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
-        let rows = RowBuilder::new(writer, start.nanos());
+        let rows = RowBuilder::new(writer, start.nanos()).map_err(|error| unwritten(path, error))?;
         let writer = EventWriter::new(Arc::clone(&session), rows, self.sums_every);
-        let thread = spawn_hidden("millpond-record", || writer.run()).map_err(RecordError::Thread)?;
+        let thread =
+            spawn_hidden("millpond-record", || writer.run(end_abandoned)).map_err(RecordError::Thread)?;
         session.set_scribe(thread.thread().clone());
         Ok(Running {
             session,
@@ -266,6 +278,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        let _quiet = quiet();
         if let Err(error) = stop() {
             os::say(&format!("millpond: {error}\n"));
         }
@@ -427,6 +440,32 @@ fn unwritten(path: &Path, source: RecordingError) -> RecordError {
     }
 }
 
+/// Ends the process in which only threads of this library remain. Called on the writing thread when the recording is complete, so the
+/// exit handler must not wait for that thread.
+fn end_abandoned() {
+    RECORDS.store(false, Ordering::Release);
+    os::end_abandoned();
+}
+
+/// Completes the recording of a process that ends without its exit handlers, as by `_exit`. May be called in a signal handler and in a
+/// child of `vfork`. If the writing thread waits for a lock of the calling thread, the last events may be lost after two seconds.
+pub fn complete_now() {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    if !RECORDS.load(Ordering::Acquire) {
+        return;
+    }
+    let Some(current) = CURRENT.try_lock() else { return };
+    let running = current.running.as_ref();
+    let Some(running) = running.filter(|running| running.process == process::id()) else {
+        return;
+    };
+    running.session.stop();
+    let begun = Instant::now();
+    while !running.thread.is_finished() && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Registers an exit handler that completes the recording.
 fn watch_exit() {
     extern "C" fn close() {
@@ -434,6 +473,8 @@ fn watch_exit() {
             if !RECORDS.load(Ordering::Acquire) {
                 return;
             }
+            // The program's pool may be full, so messages must not be allocated from it.
+            let _quiet = quiet();
             match stop() {
                 Ok(report) if report.lost > 0 => os::say(&format!(
                     "millpond: {} of {} events are not in the recording, because a thread's ring was full; \

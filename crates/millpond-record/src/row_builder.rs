@@ -7,7 +7,9 @@ use millpond_account::event::PoolLabel;
 use millpond_account::memory::MemoryKind;
 use millpond_account::session::{Lost, RingEvent, What};
 use millpond_account::tags::Tag;
+use millpond_os::metadata::has_room;
 use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer};
+use std::hash::Hash;
 use std::io::Write;
 
 /// The minimum number of rows between two keyframes. This bounds how many rows must be read to find the live blocks at
@@ -18,6 +20,11 @@ const APART: u64 = 1 << 20;
 const APART_EACH: u64 = 8;
 /// The maximum number of distinct stacks.
 const STACKS: usize = 1 << 20;
+/// The maximum bytes of a stack in the table of distinct stacks.
+const STACK_BYTES: usize = 1 << 9;
+/// The rows of a batch, and the bytes that must be free before it begins: if there is enough memory, and if there is little.
+const LARGE_BATCH: (usize, usize) = (64 << 10, 32 << 20);
+const SMALL_BATCH: (usize, usize) = (4 << 10, 2 << 20);
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -50,8 +57,12 @@ pub(super) struct RowBuilder<W: Write> {
 }
 
 impl<W: Write> RowBuilder<W> {
-    pub(super) fn new(writer: Writer<W>, start: u64) -> Self {
-        Self {
+    /// Begins a conversion. `start` is the beginning of the recording on the process's clock.
+    ///
+    /// # Errors
+    /// Returns an error if there is no memory for a batch.
+    pub(super) fn new(writer: Writer<W>, start: u64) -> Result<Self, RecordingError> {
+        let mut rows = Self {
             writer,
             start,
             live: Map::default(),
@@ -62,7 +73,20 @@ impl<W: Write> RowBuilder<W> {
             next_keyframe: APART,
             events: 0,
             lost: 0,
-        }
+        };
+        rows.fit_batches()?;
+        Ok(rows)
+    }
+
+    /// Chooses the number of rows of the next batches by the memory that is free.
+    fn fit_batches(&mut self) -> Result<(), RecordingError> {
+        let fits = |(_, bytes): &(usize, usize)| has_room(*bytes);
+        let (rows, _) = [LARGE_BATCH, SMALL_BATCH]
+            .into_iter()
+            .find(fits)
+            .ok_or(RecordingError::NoMemory)?;
+        self.writer.set_batch_rows(rows);
+        Ok(())
     }
 
     fn since_start(&self, time: u64) -> u64 {
@@ -138,6 +162,7 @@ impl<W: Write> RowBuilder<W> {
             stack: self.stack(stack)?,
             ..row
         };
+        make_room(&mut self.live, 0)?;
         if let Some(before) = self.live.insert((row.pool, row.address), row) {
             // Two live blocks never have the same address, so the free of the first block was lost.
             self.writer.push(&end_of(&before, row.time, 0, 0))?;
@@ -173,6 +198,7 @@ impl<W: Write> RowBuilder<W> {
             return Ok(0);
         }
         let number = self.stacks.len() as u32 + 1;
+        make_room(&mut self.stacks, STACK_BYTES)?;
         self.stacks.insert(stack.into(), number);
         let row = Row {
             stack: number,
@@ -307,15 +333,34 @@ impl<W: Write> RowBuilder<W> {
         Ok(())
     }
 
-    /// Flushes the file, so that all entered rows can be read.
+    /// Flushes the file, so that all entered rows can be read. Then chooses the size of the next batches.
+    ///
+    /// # Errors
+    /// Returns an error if the file could not be written, or if there is no memory for another batch.
     pub(super) fn flush(&mut self) -> Result<(), RecordingError> {
-        self.writer.flush()
+        self.writer.flush()?;
+        self.fit_batches()
     }
 
     pub(super) fn finish(self, time: u64) -> Result<W, RecordingError> {
         let time = self.since_start(time);
         self.writer.finish(time)
     }
+}
+
+/// Makes room for one more entry of a table, with `apart` bytes outside the table.
+#[inline]
+fn make_room<K: Eq + Hash, V>(table: &mut Map<K, V>, apart: usize) -> Result<(), RecordingError> {
+    if table.len() < table.capacity() {
+        return Ok(());
+    }
+    // The entries of the larger table, each with a byte of state. At most seven eighths of its places are used.
+    let entries = (2 * table.len()).max(8) / 7 * 8;
+    let bytes = entries * (size_of::<(K, V)>() + 1) + table.len() * apart;
+    if !has_room(bytes) {
+        return Err(RecordingError::NoMemory);
+    }
+    table.try_reserve(1).map_err(|_| RecordingError::NoMemory)
 }
 
 /// Returns the row of a free from the row of its allocation.

@@ -21,8 +21,9 @@ pub(super) use refused::{look_at_environment, recording_begins};
 
 use super::row_builder::RowBuilder;
 use super::writer::{Counted, measure};
-use super::{RecordError, facts, set_start_at, unwritten, with_process};
+use super::{LEAST_MEMORY, RecordError, facts, set_start_at, unwritten, with_process};
 use memmap2::MmapMut;
+use millpond_os::metadata::has_room;
 use millpond_os::reentrancy::quiet;
 use millpond_os::time::Time;
 use millpond_trace::recording::Writer;
@@ -34,8 +35,8 @@ use std::time::Duration;
 
 /// The default maximum size of a file in bytes.
 const MOST_BYTES: u64 = 64 << 20;
-/// The bytes of memory that the writer of a file needs at one time.
-const TO_WRITE: usize = 32 << 20;
+/// The bytes of memory that the writer of a file needs at one time, if memory is short.
+const TO_WRITE: usize = 8 << 20;
 
 /// The report of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,6 +185,9 @@ impl Snapshots {
         let to_write = MmapMut::map_anon(TO_WRITE).map_err(|_| no_memory())?;
         let state = State::look(self.most_blocks()).ok_or_else(no_memory)?;
         drop(to_write);
+        if !has_room(LEAST_MEMORY) {
+            return Err(no_memory());
+        }
         let (now, measured) = measure();
         facts.extend(self.facts.iter().cloned());
         set_start_at(&mut facts, Time::from_nanos(0));
@@ -196,7 +200,7 @@ impl Snapshots {
             bytes: 0,
         };
         let write = || {
-            let mut rows = RowBuilder::new(Writer::new(file, &facts)?, 0);
+            let mut rows = RowBuilder::new(Writer::new(file, &facts)?, 0)?;
             let mut report = rows::write(&mut rows, &state, &measured, now, self.most_bytes, refusal)?;
             report.file_bytes = rows.finish(now)?.bytes;
             Ok(report)

@@ -68,6 +68,8 @@ pub(super) struct EventWriter<W: Write> {
     stack: Vec<u64>,
     /// The number of this thread.
     thread: u32,
+    /// True if only threads of this library remain, so that nobody will stop the recording.
+    is_abandoned: bool,
 }
 
 /// A writer that counts its bytes.
@@ -108,18 +110,27 @@ impl<W: Write> EventWriter<W> {
             modules: HashSet::new(),
             stack: Vec::new(),
             thread: 0,
+            is_abandoned: false,
         }
     }
 
-    /// Writes until the recording is stopped or a write fails.
-    pub(super) fn run(mut self) -> Result<RecordReport, RecordingError> {
-        let _quiet = quiet();
+    /// Writes until the recording is stopped, a write fails, or only threads of this library remain. In the last case `end` is called
+    /// when the file is complete.
+    pub(super) fn run(mut self, end: fn()) -> Result<RecordReport, RecordingError> {
+        let quiet = quiet();
         self.thread = thread_number();
         let written = self.write();
         self.session.deactivate();
+        if let Err(RecordingError::NoMemory) = written {
+            self.rows.flush()?;
+        }
         written?;
-        let (events, lost) = (self.rows.events, self.rows.lost);
+        let (events, lost, is_abandoned) = (self.rows.events, self.rows.lost, self.is_abandoned);
         let file = self.rows.finish(now())?;
+        drop(quiet);
+        if is_abandoned {
+            end();
+        }
         Ok(RecordReport {
             events,
             lost,
@@ -133,7 +144,7 @@ impl<W: Write> EventWriter<W> {
             let stopping = self.session.is_stopping();
             self.session.is_at_work();
             let any = self.look()?;
-            if stopping {
+            if stopping || self.is_abandoned {
                 return self.end();
             }
             std::thread::park_timeout(if any { AT_WORK } else { IDLE });
@@ -157,6 +168,7 @@ impl<W: Write> EventWriter<W> {
         if now >= self.next_flush {
             self.next_flush = now.saturating_add(FLUSH);
             self.rows.flush()?;
+            self.is_abandoned = millpond_os::is_abandoned();
         }
         Ok(any)
     }

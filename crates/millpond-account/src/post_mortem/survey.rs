@@ -42,6 +42,7 @@ pub struct Survey {
     budget: Option<BudgetFigures>,
     /// The limit of the pool, and the bytes that can still be taken under it.
     limit: Option<(u64, u64)>,
+    tables_are_full: bool,
     space: Option<SpaceFigures>,
     children: Top<CHILDREN>,
     holders: Holders,
@@ -59,6 +60,7 @@ impl Survey {
             requested,
             budget: None,
             limit: None,
+            tables_are_full: false,
             space: None,
             children: Top::default(),
             holders: Holders::default(),
@@ -90,6 +92,12 @@ impl Survey {
     /// reason for the refusal if the source has at least that many free bytes.
     pub fn limit(&mut self, limit: u64, remaining: u64) {
         self.limit = Some((limit, remaining)).filter(|_| limit < u64::MAX);
+    }
+
+    /// Notes that the reason for the refusal is that there is no memory for the pool's own tables. The limit of the pool then does
+    /// not count as the reason.
+    pub fn tables_are_full(&mut self) {
+        self.tables_are_full = true;
     }
 
     /// Adds the bytes that the source can still provide, the largest hole, and the bytes taken from the source that no
@@ -134,8 +142,10 @@ impl Survey {
             budget: self.budget,
             limit: self
                 .limit
+                .filter(|_| !self.tables_are_full)
                 .filter(|(_, remaining)| self.space.is_none_or(|space| *remaining <= space.free))
                 .map(|(limit, _)| limit),
+            tables_are_full: self.tables_are_full,
             space: self.space,
             children: self.children,
             holders: self.holders.top(),

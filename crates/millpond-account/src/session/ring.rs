@@ -20,6 +20,7 @@
 mod tests;
 
 use super::event::{Lost, LostCounters, RingEvent, What};
+use millpond_os::metadata::has_room;
 use millpond_os::reentrancy::quiet;
 use millpond_os::time::Ticks;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -185,6 +186,9 @@ impl Ring {
         let _quiet = quiet();
         let mut words = Vec::new();
         let len = self.len_of(number);
+        if !has_room(len * size_of::<AtomicU64>()) {
+            return None;
+        }
         words.try_reserve_exact(len).ok()?;
         words.resize_with(len, AtomicU64::default);
         Some(Arc::clone(place.get_or_init(|| Arc::new(Segment(words)))))

@@ -1,7 +1,8 @@
 //! Parses requests from untrusted clients, and makes the answers.
 
 use crate::openmetrics::{self, Dialect};
-use crate::{Shared, has_room, stats};
+use crate::{ROOM, Shared, stats};
+use millpond_os::metadata::has_room;
 
 /// The maximum number of bytes of a request's head.
 const MOST: usize = 8 << 10;
@@ -107,7 +108,7 @@ impl<'a> Head<'a> {
         if !matches!(self.method, "GET" | "HEAD") {
             return refusal(405, "Method Not Allowed", "only GET is supported");
         }
-        if !has_room() {
+        if !has_room(ROOM) {
             return refusal(
                 503,
                 "Service Unavailable",

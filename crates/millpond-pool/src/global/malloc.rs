@@ -9,6 +9,8 @@
 
 use super::{guarded, inside, refuse, start};
 use crate::pool::{PoolError, PoolHeap, RawBlock};
+use millpond_account::error::AllocError;
+use millpond_engine::display_size;
 use millpond_os::metadata::ARENA;
 use millpond_os::reentrancy::{self, Deferred};
 use millpond_os::words::{self, Waiting as List};
@@ -70,14 +72,30 @@ fn allocate_elsewhere(bytes: usize, align: usize, zeroed: bool, found: RawBlock)
             Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
             Err(error) => {
                 if EXPLAINS.swap(false, Ordering::Relaxed) {
-                    let _inside = reentrancy::inside();
-                    millpond_os::say(&format!("millpond: malloc returns null: {error}\n"));
+                    explain(error)
+                } else {
+                    refuse(error)
                 }
-                refuse(error)
             }
         },
         None => allocate_in_arena(bytes, align, zeroed),
     }
+}
+
+/// Explains a refused request on standard error, and returns null.
+#[cold]
+fn explain(error: AllocError) -> *mut u8 {
+    let _inside = reentrancy::inside();
+    let mut text = format!("millpond: malloc returns null: {error}\n");
+    if let Some(limit) = start::address_limit() {
+        text += &format!(
+            "  the process may map {} of addresses (ulimit -v); without a limit of its own, the pool uses half of them\n",
+            display_size(limit)
+        );
+    }
+    millpond_os::say(&text);
+    drop(error);
+    ptr::null_mut()
 }
 
 /// Frees a block. Returns false and does nothing if the address is not that of a block of [`allocate`].

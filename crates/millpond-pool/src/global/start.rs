@@ -19,8 +19,7 @@ pub(super) fn pool(of_malloc: bool) -> Option<&'static Pool> {
     }
     let _inside = inside();
     // A pool reserves as many addresses as it could need. Half of the limit is left to stacks and files.
-    let half = os::address_limit().map(|limit| limit / 2);
-    let half = half.filter(|half| *half < os::machine_memory().1);
+    let half = address_limit().map(|limit| limit / 2);
     let builder = Pool::builder().name("program").of_a_program(half, of_malloc);
     let (made, builder) = make(builder)?;
     let forks = fork::prevent();
@@ -31,6 +30,11 @@ pub(super) fn pool(of_malloc: bool) -> Option<&'static Pool> {
     }
     drop(late);
     POOL.get()
+}
+
+/// Returns the process's limit on addresses, if the pool needs a limit because of it.
+pub(super) fn address_limit() -> Option<u64> {
+    os::address_limit().filter(|limit| limit / 2 < os::machine_memory().1)
 }
 
 /// Returns the pool, if it was created. Takes no lock.

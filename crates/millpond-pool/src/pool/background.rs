@@ -311,5 +311,6 @@ fn run() {
         let Some(pause) = pause else { return };
         maintain_all(due, now);
         thread::park_timeout(pause);
+        millpond_os::end_if_abandoned();
     }
 }

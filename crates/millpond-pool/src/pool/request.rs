@@ -151,7 +151,7 @@ impl Heap {
 
     /// Returns the error that there is no memory for the pool's own tables.
     pub(super) fn refuse_tables(&self, requested: usize) -> AllocError {
-        self.refuse(requested, self.nothing_left(requested))
+        self.refuse_with(requested, self.nothing_left(requested), Survey::tables_are_full)
     }
 
     pub(super) fn refuse_size(&self, requested: usize) -> AllocError {
@@ -165,13 +165,22 @@ impl Heap {
     /// Counts a refusal, and returns an error that lists the holders of memory.
     #[cold]
     fn refuse(&self, requested: usize, why: engine::AllocError) -> AllocError {
+        self.refuse_with(requested, why, |_| ())
+    }
+
+    fn refuse_with(
+        &self,
+        requested: usize,
+        why: engine::AllocError,
+        add: impl FnOnce(&mut Survey),
+    ) -> AllocError {
         let refusal = self.count_refusal();
         if self.is_broken() {
             return self.broken();
         }
         match refusal {
             Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
-            _ => AllocError::of(why, || self.post_mortem(requested)),
+            _ => AllocError::of(why, || self.post_mortem(requested, add)),
         }
     }
 
@@ -202,9 +211,10 @@ impl Heap {
     }
 
     /// Returns the holders of memory for a refused request. Runs under the pool's lock and allocates nothing.
-    pub(crate) fn post_mortem(&self, requested: usize) -> PostMortem {
+    pub(crate) fn post_mortem(&self, requested: usize, add: impl FnOnce(&mut Survey)) -> PostMortem {
         let _inside = inside();
         let mut survey = Survey::new(requested as u64);
+        add(&mut survey);
         survey.limit(self.limit.bytes(), self.limit.remaining());
         self.survey(&mut survey);
         survey.finish()

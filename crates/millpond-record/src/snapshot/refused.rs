@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const VARIABLE: &str = "MILLPOND_OOM_SNAPSHOT";
 /// The value of the variable that disables the files.
 const NONE: &str = "none";
-/// The address space that is reserved for use when memory is exhausted.
-const RESERVE: usize = 48 << 20;
+/// The maximum address space that is reserved for use when memory is exhausted.
+const RESERVE: usize = 24 << 20;
 
 /// A failed request.
 pub(super) struct Refusal<'a> {
@@ -106,10 +106,16 @@ impl Snapshots {
     }
 }
 
+/// Reserves addresses, at most a sixteenth of those that the process may use.
+fn reserve() -> Option<MmapMut> {
+    let most = os::address_limit().map_or(u64::MAX, |limit| limit / 16);
+    MmapMut::map_anon(usize::try_from(most).map_or(RESERVE, |most| most.min(RESERVE))).ok()
+}
+
 /// Stores settings. `over` selects whether they replace earlier ones.
 fn set(snapshots: Snapshots, place: Place, over: bool) {
     let facts = facts();
-    let reserve = MmapMut::map_anon(RESERVE).ok();
+    let reserve = reserve();
     let mut turns = turns();
     if !over && turns.settings.is_some() {
         return;
@@ -184,7 +190,7 @@ impl Turns {
 
     fn done(&mut self, turn: &Turn, written: bool, now: Time) {
         self.writing = None;
-        self.reserve = MmapMut::map_anon(RESERVE).ok();
+        self.reserve = reserve();
         if written {
             self.files += 1;
             self.causes.push(turn.cause);

@@ -25,6 +25,9 @@ pub enum RecordingError {
     /// The thread that reads the recording panicked.
     #[error("the recording could not be read: the reader panicked on its contents")]
     Panicked,
+    /// There is no memory for the next rows. All rows before them can still be written.
+    #[error("no memory is left for the next rows of the recording")]
+    NoMemory,
     /// Rows could not be encoded. The caller did not cause this.
     #[error("rows could not be written: {0}")]
     Encode(#[source] ArrowError),

@@ -6,13 +6,19 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt8Array, UInt32Array, UI
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_schema::SchemaRef;
+use std::collections::TryReserveError;
 use std::io::Write;
 use std::sync::Arc;
 
-/// Rows of a batch: enough to compress well, few enough to lose little if the process dies.
+/// The maximum number of rows of a batch: enough to compress well, few enough to lose little if the process dies.
 const ROWS: usize = 64 << 10;
-/// The bytes of texts and lists after which a new batch begins. Readers refuse batches with ten times as many bytes.
-const SAID: usize = 8 << 20;
+/// The minimum number of rows of a batch.
+const LEAST_ROWS: usize = 1 << 10;
+/// The bytes of texts and lists for each row of a full batch. A new batch begins after that. Readers refuse batches with ten
+/// times as many bytes.
+const SAID: usize = 128;
+/// The bytes for each row of a full batch that encoding the batch needs.
+const ENCODING: usize = 256;
 /// The compression level. A higher level does not improve columns of differences. A lower level such as -4 saves an
 /// eighth of the time but makes files a quarter larger.
 const LEVEL: i32 = 1;
@@ -35,6 +41,10 @@ pub struct Writer<W: Write> {
     stream: StreamWriter<W>,
     schema: SchemaRef,
     columns: Columns,
+    /// The maximum number of rows of a batch.
+    batch_rows: usize,
+    /// Memory that is freed just before a batch is encoded, because a failed allocation of the encoder would abort the process.
+    for_encoding: Vec<u8>,
     /// The values of the previous row.
     time: u64,
     newest: u64,
@@ -79,32 +89,39 @@ impl<W: Write> Writer<W> {
             stream: StreamWriter::try_new_with_options(out, &schema, options)?,
             schema,
             columns: Columns::default(),
+            batch_rows: ROWS,
+            for_encoding: Vec::new(),
             time: 0,
             newest: 0,
             rows: 0,
         })
     }
 
+    /// Sets the maximum number of rows of the next batches. The default is 65,536, which is also the maximum. A smaller batch
+    /// needs less memory, about 320 bytes for each row, and compresses less.
+    pub fn set_batch_rows(&mut self, rows: usize) {
+        self.batch_rows = rows.clamp(LEAST_ROWS, ROWS);
+    }
+
     /// Adds an event. Its serial number, if it has one, is at most one more than the newest.
     ///
     /// # Errors
-    /// Returns an error if a batch could not be written.
+    /// Returns an error if a batch could not be written, or if there is no memory for the next one.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<(), RecordingError> {
-        if self.columns.kind.len() >= ROWS {
+        if self.columns.kind.len() >= self.batch_rows {
             self.flush()?;
         }
-        self.enter(row);
-        Ok(())
+        self.enter(row)
     }
 
     /// Adds a row with a text or a list: a definition or a mark.
     ///
     /// # Errors
-    /// Returns an error if a batch could not be written.
+    /// Returns the errors of [`push`](Self::push).
     pub fn say(&mut self, row: &Row, text: Option<&str>, list: Option<&[u64]>) -> Result<(), RecordingError> {
         let bytes = text.map_or(0, str::len) + list.map_or(0, |list| 8 * list.len());
-        if self.columns.said_bytes.saturating_add(bytes) > SAID {
+        if self.columns.said_bytes.saturating_add(bytes) > self.batch_rows * SAID {
             self.flush()?;
         }
         self.push(row)?;
@@ -123,6 +140,7 @@ impl<W: Write> Writer<W> {
     pub fn flush(&mut self) -> Result<(), RecordingError> {
         if !self.columns.kind.is_empty() {
             let columns = std::mem::take(&mut self.columns);
+            self.for_encoding = Vec::new();
             let batch = columns.batch(&self.schema)?;
             self.stream.write(&batch)?;
         }
@@ -150,10 +168,19 @@ impl<W: Write> Writer<W> {
         Ok(self.stream.into_inner()?)
     }
 
+    /// Allocates the memory of a batch.
+    fn begin_batch(&mut self) -> Result<(), RecordingError> {
+        let rows = self.batch_rows;
+        let reserved = self.columns.reserve(rows);
+        reserved
+            .and_then(|()| self.for_encoding.try_reserve_exact(rows * ENCODING))
+            .map_err(|_| RecordingError::NoMemory)
+    }
+
     #[inline]
-    fn enter(&mut self, row: &Row) {
+    fn enter(&mut self, row: &Row) -> Result<(), RecordingError> {
         if self.columns.kind.is_empty() {
-            self.columns.reserve();
+            self.begin_batch()?;
             // A live row may have an earlier time.
             if row.kind != Kind::Live {
                 self.time = row.time;
@@ -178,15 +205,23 @@ impl<W: Write> Writer<W> {
         };
         self.columns.enter(row, since, id);
         self.rows += 1;
+        Ok(())
     }
 }
 
 impl Columns {
-    fn reserve(&mut self) {
-        self.kind.reserve(ROWS + 1);
-        self.signed.iter_mut().for_each(|column| column.reserve(ROWS + 1));
-        self.wide.iter_mut().for_each(|column| column.reserve(ROWS + 1));
-        self.narrow.iter_mut().for_each(|column| column.reserve(ROWS + 1));
+    fn reserve(&mut self, rows: usize) -> Result<(), TryReserveError> {
+        self.kind.try_reserve_exact(rows)?;
+        for column in &mut self.signed {
+            column.try_reserve_exact(rows)?;
+        }
+        for column in &mut self.wide {
+            column.try_reserve_exact(rows)?;
+        }
+        for column in &mut self.narrow {
+            column.try_reserve_exact(rows)?;
+        }
+        Ok(())
     }
 
     #[inline]
