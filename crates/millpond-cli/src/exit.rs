@@ -1,6 +1,6 @@
 //! Exit codes, and errors of one line.
 
-use crate::output::note;
+use crate::terminal::say;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::analysis::AnalysisError;
@@ -131,10 +131,7 @@ impl CliError {
 
 /// Prints an error as one line.
 pub(crate) fn complain(error: &dyn std::fmt::Display) {
-    note(
-        false,
-        &error.to_string().split_whitespace().collect::<Vec<_>>().join(" "),
-    );
+    say(&error.to_string().split_whitespace().collect::<Vec<_>>().join(" "));
 }
 
 /// Returns the argument that the command does not have.

@@ -1,7 +1,7 @@
 //! Writes results to stdout in one piece, and writes files completely or not at all.
 
 use crate::exit::CliError;
-use crate::terminal::colours;
+use crate::terminal::{colours, say};
 use crate::text::harmless;
 use atomic_write_file::AtomicWriteFile;
 use serde::Serialize;
@@ -67,9 +67,7 @@ pub(crate) fn print_json_list(values: &[impl Serialize]) -> Result<(), CliError>
 /// Prints a message that is not a result.
 pub(crate) fn note(quiet: bool, text: &str) {
     if !quiet {
-        // The message is written in one piece, so that messages of other processes do not interrupt it. If stderr is closed, there is no
-        // other place for it.
-        let _ = std::io::stderr().write_all(format!("millpond: {}\n", harmless(text, false)).as_bytes());
+        say(text);
     }
 }
 

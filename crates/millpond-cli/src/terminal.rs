@@ -1,6 +1,8 @@
-//! Properties of the terminal: its width, and whether it shows colours.
+//! Properties of the terminal: its width, and whether it shows colours. Messages on it.
 
+use crate::text::harmless;
 use console::{Style, Term};
+use std::io::Write;
 
 /// The width if the output is not a terminal and `COLUMNS` is not set.
 const USUAL: usize = 100;
@@ -77,4 +79,10 @@ fn paint(style: Style, text: &str) -> String {
     } else {
         text.to_owned()
     }
+}
+
+/// Writes a message to stderr in one piece, so that messages of other processes do not interrupt it.
+pub(crate) fn say(text: &str) {
+    // If stderr is closed, there is no other place for the message.
+    let _ = std::io::stderr().write_all(format!("millpond: {}\n", harmless(text, false)).as_bytes());
 }
