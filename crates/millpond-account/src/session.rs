@@ -14,6 +14,7 @@ use millpond_os::reentrancy::quiet;
 use millpond_os::thread;
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -25,6 +26,9 @@ pub const RING_BYTES: usize = 64 << 20;
 /// The longest wait of a thread for space in its ring. It ends a wait for a writing thread that itself waits for a lock of
 /// the waiting thread.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// The maximum number of frames that are left out of a stack.
+const MOST_LEFT_OUT: usize = 16;
 
 /// The allocations whose stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub struct Session {
     stopping: AtomicBool,
     ring_words: usize,
     stacks: RecordStacks,
+    /// The addresses of code whose innermost frames are left out of stacks.
+    left_out: Range<u64>,
     writer: OnceLock<Thread>,
     hurried: AtomicBool,
     /// True if threads wait for space in their rings.
@@ -174,6 +180,7 @@ impl Session {
             stopping: AtomicBool::new(false),
             ring_words: (ring_bytes / size_of::<u64>()).clamp(1 << 10, 1 << 28),
             stacks,
+            left_out: 0..0,
             writer: OnceLock::new(),
             hurried: AtomicBool::new(false),
             waits: AtomicBool::new(stacks == RecordStacks::Always),
@@ -183,6 +190,12 @@ impl Session {
             nested: LostCounters::default(),
             ended: Mutex::default(),
         }
+    }
+
+    /// Leaves the innermost frames of a stack out if they are at these addresses.
+    #[must_use]
+    pub fn leave_out(self, left_out: Range<u64>) -> Self {
+        Self { left_out, ..self }
     }
 
     /// Sets the thread that is woken when a ring fills.
@@ -334,7 +347,13 @@ impl Session {
     }
 
     fn put(&self, mine: &mut Mine, told: &RingEvent) {
-        if told.what == What::Alloc && self.wants_stack(mine, told.requested) {
+        let wants_stack = match told.what {
+            What::Alloc => self.wants_stack(mine, told.requested),
+            // There are few of them, and their call sites are the most important ones.
+            What::Refused => self.has_stacks(),
+            _ => false,
+        };
+        if wants_stack {
             self.put_with_stack(mine, told);
         } else if !mine.putter.put_short(told) {
             mine.putter.put(told, &[], || self.hurry());
@@ -357,9 +376,13 @@ impl Session {
         let _quiet = quiet();
         let mut frames = [0; FRAMES];
         let mut len = 0;
-        millpond_os::walk(FRAMES, |address| {
+        millpond_os::walk(FRAMES + MOST_LEFT_OUT, |address| {
+            let address = address as u64;
+            if len == 0 && self.left_out.contains(&address) {
+                return;
+            }
             if let Some(place) = frames.get_mut(len) {
-                *place = address as u64;
+                *place = address;
                 len += 1;
             }
         });

@@ -3,9 +3,13 @@
 use crate::edits;
 use crate::terminal::{bold, dim, green, red};
 use crate::text::{counted, duration_us, item, number, short, size, wrap};
+use millpond_replay::analysis::NO_STACK;
 use millpond_replay::{
     CacheState, Holder, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind, Report, tag_frames,
 };
+
+/// The name of the group of blocks without a tag.
+const NO_TAG: &str = "(no tag)";
 
 /// The column at which values begin.
 const VALUES: usize = 13;
@@ -34,7 +38,9 @@ pub(crate) fn text(oom: &OutOfMemory, width: usize) -> String {
         facts.line("first", &format!("{}, {}", size(first.bytes), place(first)));
     }
     if let Some(error) = &oom.error {
-        facts.line("error", error);
+        for (at, line) in error.lines().enumerate() {
+            facts.line(if at == 0 { "error" } else { "" }, line);
+        }
     }
     facts.device(oom);
     facts.cache(oom);
@@ -197,10 +203,14 @@ impl Facts {
                 self.row(if at == 0 { name } else { "" }, &row(holder));
             }
         };
-        list("by tag", &oom.holders);
         let names = |groups: &[Holder]| groups.iter().map(|holder| holder.tag.clone()).collect::<Vec<_>>();
-        let tags = names(&oom.holders);
-        if names(&oom.sites) != tags {
+        let (tags, sites) = (names(&oom.holders), names(&oom.sites));
+        // A table with one row, for blocks without a tag or a stack, tells nothing.
+        let has_sites = sites != tags && sites != [NO_STACK];
+        if tags != [NO_TAG] || !has_sites {
+            list("by tag", &oom.holders);
+        }
+        if has_sites {
             list("by site", &oom.sites);
         }
         let oldest = &oom.oldest[..oom.oldest.len().min(OLDEST)];

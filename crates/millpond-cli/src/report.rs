@@ -1,6 +1,7 @@
 //! `millpond report`: shows which code held memory in a recording and when, and recommends changes.
 
 mod json;
+mod refused;
 mod sections;
 
 use crate::answer::Answer;
@@ -15,9 +16,8 @@ use millpond_replay::analysis::{
     report_with_timeline,
 };
 use millpond_replay::{Options, OutOfMemory, Selection, Verdict};
-use millpond_trace::history::{Flow, History, HistoryError};
-use millpond_trace::recording::{Kind, Row};
-use std::collections::HashMap;
+use millpond_trace::history::History;
+use refused::refused;
 use std::path::Path;
 
 /// The number of blocks that are listed at a moment.
@@ -174,13 +174,18 @@ fn replay(told: &mut Told<'_>, window: Window, work: &Work) -> Result<(), CliErr
         ..Options::default()
     };
     if has_failed {
-        let errors = errors(history, window).map_err(|error| failed(&args.file)(error.into()))?;
-        let explained = recording.traces.iter().filter_map(|trace| {
-            let mut explained = OutOfMemory::recorded(trace, &options)?;
-            explained.error = errors.get(&trace.origin.device).cloned();
-            Some(explained)
-        });
-        told.out_of_memory = explained.collect();
+        let symbols = ModuleSymbols::new(&history.definitions);
+        let mut refused = refused(history, window).map_err(|error| failed(&args.file)(error.into()))?;
+        for trace in &recording.traces {
+            let Some(mut explained) = OutOfMemory::recorded(trace, &options) else {
+                continue;
+            };
+            if let Some(refused) = refused.remove(&trace.origin.device) {
+                let added = refused.add_to(&mut explained, history, &symbols);
+                added.map_err(failed(&args.file))?;
+            }
+            told.out_of_memory.push(explained);
+        }
     }
     if is_short && let Some(trace) = files::heaviest(recording.traces) {
         let bar = Progress::steps(work, "replaying");
@@ -188,31 +193,6 @@ fn replay(told: &mut Told<'_>, window: Window, work: &Work) -> Result<(), CliErr
         told.verdict = Verdict::of(&trace, &options, &report).ok();
     }
     work.check()
-}
-
-/// Returns the text of the last error of each device in the window. A recording of this library has it as a mark that
-/// follows the refused request.
-fn errors(history: &History, window: Window) -> Result<HashMap<i32, String>, HistoryError> {
-    let Window::Times { from, to } = window else {
-        return Ok(HashMap::new());
-    };
-    let mut errors = HashMap::new();
-    let mut refused: Option<Row> = None;
-    history.walk(|row, text| {
-        let follows = refused
-            .take()
-            .filter(|of| (of.pool, of.time) == (row.pool, row.time));
-        match row.kind {
-            Kind::Refused if (from..=to).contains(&row.time) => refused = Some(*row),
-            Kind::Mark if follows.is_some() => {
-                let device = history.definitions.pool(row.pool).map_or(-1, |pool| pool.device);
-                errors.extend(text.map(|text| (device, text.to_owned())));
-            }
-            _ => {}
-        }
-        Flow::On
-    })?;
-    Ok(errors)
 }
 
 fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {

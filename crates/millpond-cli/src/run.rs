@@ -46,10 +46,15 @@ pub(crate) fn command(args: &RunArgs) -> Result<Exit, CliError> {
         // The processes of the program may have other working directories.
         let path =
             std::path::absolute(path).map_err(|error| CliError::Usage(format!("--record: {error}")))?;
+        let is_one_file = !path.as_os_str().as_bytes().windows(2).any(|pair| pair == b"%p");
         let mut value = path.into_os_string();
         value.push(format!(",stacks={}", args.stacks));
         if let Some(bytes) = args.ring {
             value.push(format!(",ring={bytes}"));
+        }
+        if is_one_file {
+            // The program replaces this one and keeps its process ID. The programs that it starts have no file of their own.
+            value.push(format!(",pid={}", std::process::id()));
         }
         command.env("MILLPOND_RECORD", value);
     }

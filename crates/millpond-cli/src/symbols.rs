@@ -119,6 +119,17 @@ impl Symbols for ModuleSymbols<'_> {
         }
         frames
     }
+
+    /// Returns the file and the offset of the address, as in `libssl.so.3+0x1a2b`, which are the same in each run of the program.
+    fn place(&self, address: u64) -> String {
+        match address.checked_sub(1).and_then(|call| self.module_of(call)) {
+            None => format!("{address:#x}"),
+            Some(Loaded { module, .. }) => {
+                let file = module.path.rsplit('/').next().unwrap_or_default();
+                format!("{file}+{:#x}", address.wrapping_sub(module.base))
+            }
+        }
+    }
 }
 
 #[cfg(test)]

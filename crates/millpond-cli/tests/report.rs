@@ -384,8 +384,15 @@ fn the_figures_of_a_large_state_agree_between_info_and_report() {
     );
 }
 
-/// Writes a recording of a growing block in one function. Its blocks have stacks, and tags only if requested.
-fn with_stacks(name: &str, has_tag: bool) -> String {
+/// Writes a recording of ten blocks from one function. Every `each`-th block has a stack, and blocks have tags only if requested.
+fn with_stacks(name: &str, has_tag: bool, each: u64) -> String {
+    let writer = with_blocks(has_tag, each);
+    let path = folder(name).join("made.mpr");
+    std::fs::write(&path, writer.finish(20).expect("memory")).expect("written");
+    shown(&path)
+}
+
+fn with_blocks(has_tag: bool, each: u64) -> Writer<Vec<u8>> {
     let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "made".to_owned())]).expect("memory");
     let define = |kind, tag, stack| Row {
         tag,
@@ -415,20 +422,56 @@ fn with_stacks(name: &str, has_tag: bool) -> String {
             id,
             requested: 1 << 20,
             bytes: 1 << 20,
-            stack: 1,
+            stack: u32::from(id.is_multiple_of(each)),
             tag: u32::from(has_tag),
             ..Row::new(Kind::Alloc, id)
         };
         writer.push(&row).expect("memory");
     }
-    let path = folder(name).join("made.mpr");
+    writer
+}
+
+/// A trace contains no stacks, so the explanation takes them from the rows.
+#[test]
+fn a_refused_request_is_explained_with_call_sites() {
+    let mut writer = with_blocks(false, 2);
+    let refused = Row {
+        requested: 3 << 20,
+        stack: 1,
+        ..Row::new(Kind::Refused, 15)
+    };
+    writer.push(&refused).expect("memory");
+    let error = "out of memory: 3.00 MiB requested\n  1.00 MiB free";
+    writer
+        .say(&Row::new(Kind::Mark, 15), Some(error), None)
+        .expect("memory");
+    let path = folder("refused_site").join("made.mpr");
     std::fs::write(&path, writer.finish(20).expect("memory")).expect("written");
-    shown(&path)
+    let (code, report, stderr) = run(&["report", &shown(&path)]);
+    assert_eq!(code, 0, "{stderr}");
+    let lines: Vec<String> = report
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let expected = [
+        "request 3.00 MiB on the default stream",
+        "at app::grow (app.rs:7)",
+        "error out of memory: 3.00 MiB requested",
+        "1.00 MiB free",
+        "held 10.0 MiB in 10 blocks",
+        "by site 5.00 MiB 5 blocks for 0 us (no stack recorded)",
+        "5.00 MiB 5 blocks for 0 us app::grow (app.rs:7)",
+    ];
+    let start = lines
+        .iter()
+        .position(|line| line == expected[0])
+        .unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(lines[start..start + expected.len()], expected, "{report}");
 }
 
 #[test]
 fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
-    let (plain, tagged) = (with_stacks("by_site", false), with_stacks("by_tag", true));
+    let (plain, tagged) = (with_stacks("by_site", false, 1), with_stacks("by_tag", true, 1));
     let printed = |arguments: &[&str]| {
         let (code, text, stderr) = run(arguments);
         assert_eq!(code, 0, "{stderr}");
@@ -447,6 +490,28 @@ fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
     let compared = |second: &str| json(&["diff", &plain, second, "--json"])["by"].clone();
     assert_eq!(compared(&plain), "site");
     assert_eq!(compared(&tagged), "tag");
+}
+
+#[test]
+fn the_report_tells_how_to_record_all_stacks_if_most_blocks_have_none() {
+    let (sampled, all) = (
+        with_stacks("sampled", false, 4),
+        with_stacks("all_stacks", false, 1),
+    );
+    let hint = "use `millpond run --stacks all`";
+    let report = |path: &str| {
+        run(&["report", path])
+            .1
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let of_sampled = report(&sampled);
+    assert!(
+        of_sampled.contains("(no stack recorded)") && of_sampled.contains(hint),
+        "{of_sampled}"
+    );
+    assert!(!report(&all).contains(hint));
 }
 
 #[test]

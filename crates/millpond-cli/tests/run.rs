@@ -65,11 +65,13 @@ fn the_program_gets_the_library_and_the_settings() {
         "--ring",
         "1M",
     ];
-    let (_, stdout, _) = shell(&options, PRINT);
+    // Without %p, only the program itself is recorded.
+    let (_, stdout, _) = shell(&options, &format!("echo $$; {PRINT}"));
+    let (process, stdout) = stdout.split_once('\n').expect("the process ID of the shell");
     assert_eq!(
-        stdout,
+        stdout.replace(&format!("pid={process}"), "pid=PID"),
         format!(
-            "{preloaded}\ntrack:all\n{}/run.mpr,stacks=all,ring=1048576\nrefusals\n",
+            "{preloaded}\ntrack:all\n{}/run.mpr,stacks=all,ring=1048576,pid=PID\nrefusals\n",
             here.display()
         )
     );

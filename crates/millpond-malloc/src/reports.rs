@@ -3,7 +3,7 @@
 
 use crate::POOL;
 use crate::ends::watch_quick_exit;
-use millpond_os::{at_exit, reentrancy, say};
+use millpond_os::{at_exit, look_for_last_thread, reentrancy, say};
 use millpond_pool::global::malloc::explain_first_refusal;
 
 /// Called by the loader before the program's own constructors.
@@ -15,6 +15,7 @@ extern "C" fn start() {
     // Create the pool and register its fork handlers before the program registers its own, which may allocate.
     let _ = POOL.pool();
     watch_quick_exit();
+    look_for_last_thread();
     let Some(value) = std::env::var_os("MILLPOND_MALLOC") else {
         return;
     };

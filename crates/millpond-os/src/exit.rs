@@ -20,10 +20,22 @@ pub fn at_exit(call: extern "C" fn()) -> bool {
     unsafe { libc::atexit(call) == 0 }
 }
 
+/// True if hidden threads look whether they are the last ones.
+static LOOKS: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`is_abandoned`] look at the threads of the process. A library does this that is preloaded into unknown programs.
+pub fn look_for_last_thread() {
+    LOOKS.store(true, Ordering::Relaxed);
+}
+
 /// Returns whether only [hidden](crate::spawn_hidden) threads remain: the main thread has called `pthread_exit`, and all other threads
-/// have ended. Without the hidden threads, the system would have ended the process. The threads are looked at twice a second at most.
+/// have ended. Without the hidden threads, the system would have ended the process. The threads are looked at twice a second at most,
+/// and only after [`look_for_last_thread`].
 pub fn is_abandoned() -> bool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    if !LOOKS.load(Ordering::Relaxed) {
+        return false;
+    }
     let now = Time::now().nanos();
     if now < NEXT.load(Ordering::Relaxed) {
         return false;

@@ -201,7 +201,8 @@ impl RecorderBuilder {
             }
         })?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
+        let session = Session::new(number, self.ring_bytes, self.stacks);
+        let session = Arc::new(session.leave_out(own_code().unwrap_or_default()));
         let rows = RowBuilder::new(writer, start.nanos()).map_err(|error| unwritten(path, error))?;
         let writer = EventWriter::new(Arc::clone(&session), rows, self.sums_every);
         let thread =
@@ -438,6 +439,23 @@ fn unwritten(path: &Path, source: RecordingError) -> RecordError {
         path: path.to_owned(),
         source,
     }
+}
+
+/// True if the code of this library is in a module of its own.
+static IS_APART: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the frames of this library out of the stacks of recordings that begin later. May be called only if the module that contains the
+/// library contains no code of the program, as in a library that is preloaded.
+pub fn leave_out_own_code() {
+    IS_APART.store(true, Ordering::Relaxed);
+}
+
+/// Returns the addresses of this library's code, if it is in a module of its own and stacks begin in it.
+fn own_code() -> Option<std::ops::Range<u64>> {
+    let here = leave_out_own_code as fn() as usize;
+    IS_APART
+        .load(Ordering::Relaxed)
+        .then(|| modules::around(here as u64))?
 }
 
 /// Ends the process in which only threads of this library remain. Called on the writing thread when the recording is complete, so the

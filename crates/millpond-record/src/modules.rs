@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 
 /// A code file that is mapped in the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,16 @@ pub(super) struct Module {
     pub(super) path: String,
     /// The build id in hexadecimal digits, or empty if there is none.
     pub(super) build_id: String,
+}
+
+/// Returns the addresses of the code module that contains an address.
+pub(super) fn around(address: u64) -> Option<Range<u64>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut ranges = maps
+        .lines()
+        .filter_map(line)
+        .map(|module| module.address..module.address.saturating_add(module.bytes));
+    ranges.find(|range| range.contains(&address))
 }
 
 /// Returns all code modules that come from files, sorted by address. The list is empty if the system does not provide

@@ -127,8 +127,10 @@ impl<W: Write> RowBuilder<W> {
             })?,
             What::Refused => {
                 self.define_tag(row.tag)?;
+                let stack = self.stack(stack)?;
                 self.writer.push(&Row {
                     kind: Kind::Refused,
+                    stack,
                     ..row
                 })?;
             }

@@ -3,6 +3,7 @@
 use super::{RecordStacks, Recorder, RecorderBuilder};
 use millpond_os as os;
 use millpond_os::reentrancy::quiet;
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const VARIABLE: &str = "MILLPOND_RECORD";
 /// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "MILLPOND_RECORD: {part:?} is not a setting; write a path, optionally followed by stacks=512K (or all, or none), sums=100ms (or none) and ring=64M, as in run.%p.mpr,stacks=512K"
+    "MILLPOND_RECORD: {part:?} is not a setting; write a path, optionally followed by stacks=512K (or all, or none), sums=100ms (or none), ring=64M and pid=4711 (the only process to record), as in run.%p.mpr,stacks=512K"
 )]
 pub struct RecordSettingError {
     /// The invalid part.
@@ -30,7 +31,11 @@ pub(super) fn begin_by_environment() {
     };
     let value = value.to_string_lossy();
     let begun = match parse(&value) {
-        Ok((path, builder)) => builder.start(path).map_err(|error| error.to_string()),
+        Ok(setting) if setting.only.is_some_and(|process| process != process::id()) => return,
+        Ok(setting) => setting
+            .builder
+            .start(setting.path)
+            .map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
     match begun {
@@ -40,11 +45,17 @@ pub(super) fn begin_by_environment() {
     }
 }
 
-/// Parses a path and the settings of the recording.
-fn parse(value: &str) -> Result<(&str, RecorderBuilder), RecordSettingError> {
+/// A path, the settings of the recording, and the only process that is recorded if there is one.
+struct Setting<'a> {
+    path: &'a str,
+    builder: RecorderBuilder,
+    only: Option<u32>,
+}
+
+fn parse(value: &str) -> Result<Setting<'_>, RecordSettingError> {
     let mut parts = value.split(',');
     let path = parts.next().unwrap_or_default();
-    let mut builder = Recorder::builder();
+    let (mut builder, mut only) = (Recorder::builder(), None);
     for part in parts {
         let wrong = || RecordSettingError {
             part: part.chars().take(40).collect(),
@@ -63,6 +74,10 @@ fn parse(value: &str) -> Result<(&str, RecorderBuilder), RecordSettingError> {
                 let room = bytes(room).and_then(|bytes| usize::try_from(bytes).ok());
                 builder.ring_bytes(room.ok_or_else(wrong)?)
             }
+            ("pid", process) => {
+                only = Some(process.parse().map_err(|_| wrong())?);
+                builder
+            }
             _ => return Err(wrong()),
         };
     }
@@ -71,7 +86,7 @@ fn parse(value: &str) -> Result<(&str, RecorderBuilder), RecordSettingError> {
             part: value.chars().take(40).collect(),
         });
     }
-    Ok((path, builder))
+    Ok(Setting { path, builder, only })
 }
 
 /// Parses a number of bytes, such as `512K`.
@@ -85,8 +100,9 @@ mod tests {
 
     #[test]
     fn settings_are_read() {
-        let (path, builder) = parse("run.%p.mpr,stacks=512K,sums=20ms,ring=1M").expect("settings");
-        assert_eq!(path, "run.%p.mpr");
+        let setting = parse("run.%p.mpr,stacks=512K,sums=20ms,ring=1M,pid=7").expect("settings");
+        let Setting { path, builder, only } = setting;
+        assert_eq!((path, only), ("run.%p.mpr", Some(7)));
         assert_eq!(builder.stacks, RecordStacks::Bytes(512 << 10));
         assert_eq!(builder.sums_every, Some(Duration::from_millis(20)));
         assert_eq!(builder.ring_bytes, 1 << 20);
@@ -96,9 +112,10 @@ mod tests {
             ("a,stacks=", "stacks="),
             ("a,stacks=1X", "stacks=1X"),
             ("a,sums=3", "sums=3"),
+            ("a,pid=-1", "pid=-1"),
             (",stacks=all", ",stacks=all"),
         ] {
-            let error = parse(setting).expect_err("no setting");
+            let error = parse(setting).err().expect("no setting");
             assert_eq!(error.part, wrong, "{setting}");
             assert!(error.to_string().contains("stacks=512K"));
         }

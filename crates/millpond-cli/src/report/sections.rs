@@ -10,11 +10,13 @@ use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
 use crate::verdict;
 use millpond_replay::analysis::{
-    By, Finding, Group, Held, RecordedSteps, StepSource, Sum, Summary, Top, Window, top,
+    By, Finding, Group, Held, NO_STACK, RecordedSteps, StepSource, Sum, Summary, Top, Window, top,
 };
 
 /// The column at which values begin.
 const VALUES: usize = 14;
+/// One part in this many of the held memory without stacks is too much.
+const WITHOUT_STACKS: u128 = 4;
 /// The most findings that are shown.
 const FINDINGS: usize = 6;
 /// Terminals narrower than this show no bars.
@@ -89,7 +91,7 @@ fn moment_text(out: &mut String, told: &Told<'_>) {
             fact(out, name, &value);
         }
     }
-    out.push_str(&held_by(held, told.by, told.args.top, "Held then"));
+    out.push_str(&held_by(told, held, "Held then"));
     out.push_str(&largest(held, told.by, !told.history.state_only));
 }
 
@@ -134,7 +136,7 @@ fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
     if summary.pools.len() > 1 {
         out.push_str(&pools(summary));
     }
-    out.push_str(&held_by(&summary.peak, by, told.args.top, "Held at the peak"));
+    out.push_str(&held_by(told, &summary.peak, "Held at the peak"));
     out.push_str(&largest(&summary.peak, by, true));
     out.push_str(&kept(summary, by, told.args.top));
     out.push_str(&findings(&whole.findings));
@@ -262,10 +264,21 @@ fn steps_sentence(known: &RecordedSteps) -> String {
 }
 
 /// Returns a table of groups with a heading.
-fn held_by(held: &Held, by: By, most: usize, heading: &str) -> String {
-    let top = top(held.by(by), most);
+fn held_by(told: &Told<'_>, held: &Held, heading: &str) -> String {
+    let by = told.by;
+    let top = top(held.by(by), told.args.top);
     let title = format!("{heading}, by {}", by.name());
-    table(&title, &top, held.sum, None, by)
+    let mut out = table(&title, &top, held.sum, None, by);
+    let mut groups = held.by(by).iter();
+    let without = groups.find(|group| group.name == NO_STACK);
+    // Only recordings of Millpond have numbered stacks, and settings for them.
+    let is_sampled = told.history.definitions.stack_count() > 0;
+    if is_sampled && without.is_some_and(|group| group.sum.bytes > held.sum.bytes / WITHOUT_STACKS) {
+        let hint = "Not all blocks were recorded with their stacks. To record all stacks, use `millpond run --stacks all`, or \
+                    `stacks=all` in MILLPOND_RECORD.";
+        out.push_str(&format!("  {}\n", wrap(hint, width().saturating_sub(2), 2)));
+    }
+    out
 }
 
 fn kept(summary: &Summary, by: By, most: usize) -> String {

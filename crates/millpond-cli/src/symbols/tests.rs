@@ -85,6 +85,19 @@ fn an_address_is_named_with_its_line() {
     assert!(symbols.frames(first).is_empty() && symbols.frames(0).is_empty());
 }
 
+/// The names of unknown code are the same in each run, although the addresses differ.
+#[test]
+fn unknown_code_is_named_by_its_file_and_offset() {
+    let definitions = definitions("00", "/nowhere/libx.so.1", &[(0x7000, 0x9000, 0x1000)]);
+    let symbols = ModuleSymbols::new(&definitions);
+    let of = |address| (&symbols as &dyn Symbols).stack(std::iter::once(address)).next();
+    let function = |address| of(address).expect("a frame").function;
+    assert_eq!(function(0x7123), "libx.so.1+0x1123");
+    assert_eq!(function(0x7000), "0x7000", "the call is before the code");
+    assert_eq!(function(0x9000), "libx.so.1+0x3000");
+    assert_eq!(function(0x9001), "0x9001");
+}
+
 /// A module that differs has no names, and the reason is reported.
 #[test]
 fn changed_modules_are_not_resolved() {

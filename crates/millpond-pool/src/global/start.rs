@@ -18,6 +18,10 @@ pub(super) fn pool(of_malloc: bool) -> Option<&'static Pool> {
         return Some(pool);
     }
     let _inside = inside();
+    #[cfg(feature = "record")]
+    if of_malloc {
+        millpond_record::leave_out_own_code();
+    }
     // A pool reserves as many addresses as it could need. Half of the limit is left to stacks and files.
     let half = address_limit().map(|limit| limit / 2);
     let builder = Pool::builder().name("program").of_a_program(half, of_malloc);
@@ -26,7 +30,9 @@ pub(super) fn pool(of_malloc: bool) -> Option<&'static Pool> {
     let late = POOL.set(made);
     drop(forks);
     if late.is_ok() {
-        builder.look_after(POOL.get()?);
+        let pool = POOL.get()?;
+        pool.heap().announce();
+        builder.look_after(pool);
     }
     drop(late);
     POOL.get()

@@ -370,6 +370,9 @@ impl PoolBuilder {
                 is_mapped: self.of_malloc,
             })
         })?;
+        if !self.of_a_program {
+            heap.announce();
+        }
         if heap.guard.is_some() {
             guard::register(heap);
         }

@@ -255,11 +255,17 @@ impl Heap {
             is_mapped: parts.is_mapped,
         }));
         fork::register(heap);
+        Ok(heap)
+    }
+
+    /// Adds the pool to the recording, and starts the recording and the monitor that the environment requests. Their threads allocate, so
+    /// the program's pool must already be the one that the global allocator finds.
+    pub(crate) fn announce(&'static self) {
+        let _inside = inside();
         #[cfg(feature = "record")]
-        millpond_record::attach(&heap);
+        millpond_record::attach(&self);
         #[cfg(feature = "monitor")]
         millpond_monitor::start_from_environment();
-        Ok(heap)
     }
 
     /// Stops the pool, except for its [ledgers](ForkGuard::take_accounts).

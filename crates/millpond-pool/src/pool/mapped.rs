@@ -1,7 +1,7 @@
 //! Blocks that are freed without their size, as `malloc` requires.
 //!
-//! The [map of pages](super::page_map) contains the size of each block, but not the requested size, so all bytes of a block count as
-//! requested. The fast path is inlined into `malloc` and `free`, because these are its only callers.
+//! The [map of pages](super::page_map) contains the size of each block, but not the requested size, so the pool's counters count all bytes
+//! of a block as requested. Observers and errors contain the requested size. The fast path is inlined into `malloc` and `free`, because these are its only callers.
 
 use super::classes::{FINE_UNIT, SMALL, fine_class_and_bytes};
 use super::fast::with_last;
@@ -40,15 +40,23 @@ impl Heap {
         } else {
             Self::mapped_block(requested, align)
         };
+        let ask = AllocRequest {
+            told: requested.max(1),
+            zeroed,
+            ..AllocRequest::new(bytes, align)
+        };
         if requested <= SMALL && align <= FINE_UNIT {
             return self.allocate_slowly(AllocRequest {
-                zeroed,
                 fine: true,
                 looks_in_cache: found == RawBlock::REFUSED,
-                ..AllocRequest::new(bytes, align)
+                ..ask
             });
         }
-        let taken = self.allocate(bytes, align, zeroed)?;
+        let taken = if self.is_watched() {
+            self.allocate_slowly(ask)?
+        } else {
+            self.allocate(bytes, align, zeroed)?
+        };
         if guarded {
             return Ok(taken);
         }

@@ -15,6 +15,8 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllocRequest {
     pub(crate) requested: usize,
+    /// The requested bytes for observers and errors. `malloc` requests whole blocks.
+    pub(super) told: usize,
     pub(crate) align: usize,
     /// Whether the requested bytes must read as zero.
     pub(crate) zeroed: bool,
@@ -34,6 +36,7 @@ impl AllocRequest {
     pub(crate) fn new(requested: usize, align: usize) -> Self {
         Self {
             requested,
+            told: requested,
             align,
             zeroed: false,
             ticket: None,
@@ -90,18 +93,18 @@ impl Heap {
         ask: AllocRequest,
         mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, AllocError> {
-        let requested = ask.requested;
-        self.keep_tables(requested)?;
+        let AllocRequest { requested, told, .. } = ask;
+        self.keep_tables(told)?;
         if !self.is_behind(ask.ticket) {
             match self.with_core(requested, &mut work) {
                 Err(error) if error.is_out_of_memory() => {}
-                outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+                outcome => return outcome.map_err(|error| self.refuse(told, error)),
             }
             self.drain_caches();
             self.release_spans();
             match self.with_core(requested, &mut work) {
                 Err(error) if error.is_out_of_memory() && self.reserved.is_some() => {}
-                outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+                outcome => return outcome.map_err(|error| self.refuse(told, error)),
             }
             self.trim_siblings();
         }
@@ -110,7 +113,7 @@ impl Heap {
         } else {
             self.with_core(requested, work)
         };
-        outcome.map_err(|error| self.refuse(requested, error))
+        outcome.map_err(|error| self.refuse(told, error))
     }
 
     fn with_core<R>(

@@ -40,7 +40,7 @@ impl Heap {
     #[inline(never)]
     pub(super) fn allocate_slowly(&'static self, ask: AllocRequest) -> Result<RawBlock, AllocError> {
         self.allocate_anyhow(ask)
-            .map_err(|error| self.refused_finally(ask.requested, error))
+            .map_err(|error| self.refused_finally(ask.told, error))
     }
 
     /// Allocates a block and reports the outcome.
@@ -49,7 +49,7 @@ impl Heap {
         let outcome = self.allocate_inside(ask);
         if self.has_reason(SlowPathReason::Watched) {
             match outcome {
-                Ok(taken) => self.tell_allocated(taken, ask.requested, ask.align),
+                Ok(taken) => self.tell_allocated(taken, ask.told, ask.align),
                 Err(_) => self.tell_refused(&ask),
             }
         } else if picked && let Ok(taken) = outcome {
@@ -342,14 +342,14 @@ impl Heap {
         batch: &mut [usize],
     ) -> Result<bool, AllocError> {
         let Some(bits) = lock(&self.shelves[class]).expect_span(class) else {
-            return Err(self.refuse_tables(ask.requested));
+            return Err(self.refuse_tables(ask.told));
         };
         let (span, missed) = self.ask(ask, |core| core.allocate_span(class))?;
         let (address, bytes) = (span.address() as usize, span_bytes(class));
         if self.is_mapped && self.guard.is_none() && !self.maps(|| page_map::set_span(address, bytes, class))
         {
             self.with_engine(|core| core.free_span(span));
-            return Err(self.refuse_tables(ask.requested));
+            return Err(self.refuse_tables(ask.told));
         }
         let mut shelf = lock(&self.shelves[class]);
         shelf.add_span(class, span, bits);

@@ -185,7 +185,7 @@ impl Heap {
     /// Reports a refused request.
     pub(super) fn tell_refused(&self, ask: &AllocRequest) {
         let nothing = RawBlock { address: 0, bytes: 0 };
-        let info = info(nothing, ask.requested, ask.align);
+        let info = info(nothing, ask.told, ask.align);
         let _ = self.say(Said::Other(EventKind::Refused), info);
         self.tell_flow();
     }
@@ -262,7 +262,7 @@ impl Heap {
     #[inline(never)]
     pub(super) fn tell_picked(&self, ask: &AllocRequest, taken: RawBlock) {
         // An allocation cannot be a wrong free.
-        let _ = self.say(Said::Picked, info(taken, ask.requested, ask.align));
+        let _ = self.say(Said::Picked, info(taken, ask.told, ask.align));
     }
 
     /// Returns whether a block may be in a sampled ledger.

@@ -9,6 +9,7 @@ use super::refused::Refusal;
 use super::room::{Held, Sums};
 use super::state::{Known, Seen, State};
 use crate::modules;
+use crate::own_code;
 use crate::row_builder::{Measured, RowBuilder};
 use millpond_account::tags::Tag;
 use millpond_engine::display_size;
@@ -18,6 +19,8 @@ use std::io::Write;
 
 /// The bytes of an uncompressed row.
 pub(super) const ROW: u64 = 64;
+/// The maximum number of frames of the stack of a refused request.
+const FRAMES: usize = 64;
 /// The bytes that are always available for stacks.
 const STACKS: u64 = 1 << 20;
 
@@ -42,7 +45,11 @@ pub(super) fn write<W: Write>(
     }
     let task = millpond_os::task_name(millpond_os::task());
     rows.define_thread(millpond_os::thread::thread_number(), &task)?;
-    let (stacks, without) = define_stacks(rows, state, most_bytes)?;
+    let caller = match refusal {
+        Some(_) => define_caller(rows)?,
+        None => 0,
+    };
+    let (stacks, without) = define_stacks(rows, state, most_bytes, caller != 0)?;
     let newest_tag = define_tags(rows, state)?;
     let together = together(rows, state, newest_tag)?;
     write_ranges(rows, state, now)?;
@@ -52,7 +59,7 @@ pub(super) fn write<W: Write>(
     let mut report = SnapshotReport::default();
     keyframe(rows, state, &together, &stacks, now, &mut report)?;
     if let Some(refusal) = refusal {
-        write_refusal(rows, refusal, now)?;
+        write_refusal(rows, refusal, caller, now)?;
     }
     for line in statements(state, &report, without) {
         rows.say(&Row::new(Kind::Mark, now), &line)?;
@@ -67,17 +74,32 @@ fn each_held(state: &State) -> impl Iterator<Item = Held> {
 /// The numbers of stacks in the file, by pool and number in the pool's account.
 type Stacks = HashMap<(u32, u32), u32>;
 
-/// Defines the stacks of blocks while space remains. Returns the number of blocks whose stacks did not fit.
+/// Defines the stack of this thread, which has made the refused request. Returns its number.
+fn define_caller<W: Write>(rows: &mut RowBuilder<W>) -> Result<u32, RecordingError> {
+    let own = own_code().unwrap_or_default();
+    let mut addresses = Vec::new();
+    millpond_os::walk(FRAMES, |address| {
+        let address = address as u64;
+        if !(addresses.is_empty() && own.contains(&address)) {
+            addresses.push(address);
+        }
+    });
+    rows.stack(&addresses)
+}
+
+/// Defines the stacks of blocks while space remains, and the code modules if there are stacks. Returns the number of blocks whose stacks
+/// did not fit.
 fn define_stacks<W: Write>(
     rows: &mut RowBuilder<W>,
     state: &State,
     most_bytes: u64,
+    mut any: bool,
 ) -> Result<(Stacks, u64), RecordingError> {
     let mut stacks = Stacks::new();
     let mut left = most_bytes
         .saturating_sub(state.room.len() as u64 * ROW)
         .max(STACKS);
-    let (mut any, mut without) = (false, 0);
+    let mut without = 0;
     for held in each_held(state).filter(|held| held.stack != 0) {
         let key = (held.pool, held.stack);
         let number = match stacks.get(&key) {
@@ -148,22 +170,37 @@ fn together<W: Write>(
             "" => "no tag",
             name => name,
         };
-        add(pool, &format!("{of} ({} smaller blocks)", sums.blocks), sums)?;
+        add(
+            pool,
+            &format!("{of} ({})", blocks(sums.blocks, "smaller block")),
+            sums,
+        )?;
     }
     for (at, seen) in state.pools.iter().enumerate() {
         let sums = seen.unlisted();
-        if sums.bytes == 0 && sums.requested == 0 {
+        // The counters of a program's malloc do not contain the requested bytes.
+        if sums.bytes == 0 {
             continue;
         }
         let what = match seen.known {
-            Known::Account => "that the account does not contain",
-            Known::Sampled(_) => "that were not sampled",
+            Known::Account => "outside the account",
+            Known::Sampled(_) => "outside the sample",
             Known::Placement => "too small to be listed one by one",
             Known::Sums => "without an account",
         };
-        add(at as u32, &format!("{} blocks {what}", sums.blocks), sums)?;
+        add(
+            at as u32,
+            &format!("{} {what}", blocks(sums.blocks, "block")),
+            sums,
+        )?;
     }
     Ok(all)
+}
+
+/// Returns a number of blocks with the noun.
+fn blocks(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 fn write_ranges<W: Write>(rows: &mut RowBuilder<W>, state: &State, now: u64) -> Result<(), RecordingError> {
@@ -228,9 +265,11 @@ fn keyframe<W: Write>(
 fn write_refusal<W: Write>(
     rows: &mut RowBuilder<W>,
     refusal: &Refusal<'_>,
+    caller: u32,
     now: u64,
 ) -> Result<(), RecordingError> {
     rows.push(&Row {
+        stack: caller,
         requested: refusal.requested,
         pool: refusal.pool.id as u32,
         stream: refusal.stream,

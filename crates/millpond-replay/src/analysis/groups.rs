@@ -6,7 +6,7 @@
 use super::Map;
 use super::held::{Group, Sum};
 use crate::tags::tag_group;
-use millpond_trace::history::{Definitions, Frame, Pool, Symbols};
+use millpond_trace::history::{Definitions, Frame, History, Pool, Symbols};
 use millpond_trace::recording::Row;
 use millpond_trace::{split_frames, split_tag, tag_site};
 use serde::Serialize;
@@ -92,7 +92,8 @@ const MOST_TEXT: usize = 64 << 20;
 const MOST_NAME: usize = 1 << 20;
 /// The most bytes of the names of stacks that are made, equal ones included.
 const MOST_MADE: usize = 1 << 30;
-const NO_STACK: &str = "(no stack recorded)";
+/// The name of the group of blocks that were recorded without a stack.
+pub const NO_STACK: &str = "(no stack recorded)";
 const BEYOND: &str = "(more groups than are told apart)";
 
 /// Assigns group numbers to blocks as they appear.
@@ -105,6 +106,12 @@ pub(super) struct Groups<'a> {
     ways: [Names; COUNT],
     /// The results of [`own`](Self::own), because stacks share addresses.
     own: Map<u64, Option<String>>,
+}
+
+/// Returns the name of the call site of a row, as in a table by [`By::Site`].
+#[must_use]
+pub fn site(history: &History, symbols: &dyn Symbols, row: &Row) -> String {
+    Groups::new(&history.definitions, symbols, Lines::Told).called(By::Site, row)
 }
 
 /// The groups of one property.

@@ -40,7 +40,7 @@ pub use blocks::{Part, TableError, TableSize, blocks};
 pub use diff::{Change, Diff, Measure, diff};
 pub use findings::{Finding, Who, examine};
 pub use gate::{Gate, GateError, Verdict};
-pub use groups::{By, Lines};
+pub use groups::{By, Lines, NO_STACK, site};
 pub use held::{Group, Held, HeldBlock, Sum, Top, top};
 pub use moment::{At, Moment, MomentError, at};
 pub use overview::{Keeping, Overview, Sizes, open, overview};

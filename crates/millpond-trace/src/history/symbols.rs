@@ -9,15 +9,20 @@ const MOST_FRAMES: usize = 4 << 10;
 pub trait Symbols {
     /// Returns the functions at an address of a stack, innermost first if some are inlined. Returns an empty list if they are unknown.
     fn frames(&self, address: u64) -> Vec<Frame>;
+
+    /// Returns a name for an address whose functions are unknown.
+    fn place(&self, address: u64) -> String {
+        format!("{address:#x}")
+    }
 }
 
 impl dyn Symbols + '_ {
-    /// Returns the functions of a stack, innermost first. The name of an unknown function is its address. A stack with too many functions
+    /// Returns the functions of a stack, innermost first. The name of an unknown function is its [place](Symbols::place). A stack with too many functions
     /// is cut to the innermost ones. Each address is looked up when its functions are needed.
     pub fn stack(&self, addresses: impl Iterator<Item = u64>) -> impl Iterator<Item = Frame> {
         let named = |address| match self.frames(address) {
             frames if frames.is_empty() => vec![Frame {
-                function: format!("{address:#x}"),
+                function: self.place(address),
                 ..Frame::default()
             }],
             frames => frames,

@@ -166,7 +166,7 @@ fn blocks_that_were_not_sampled_are_one_sum() {
     let listed = read.blocks.len() - 1;
     assert!(listed > 50 && listed < 1000, "{listed}");
     let rest = read.blocks.iter().find(|row| row.address == 0).expect("a sum");
-    let expected = format!("{} blocks that were not sampled", held.len() - listed);
+    let expected = format!("{} blocks outside the sample", held.len() - listed);
     assert_eq!(read.tag(rest), expected);
 }
 
