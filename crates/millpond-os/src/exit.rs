@@ -6,7 +6,7 @@ use crate::reentrancy::quiet;
 use crate::time::Time;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The time between two looks at the threads of the process, in nanoseconds.
+/// The minimum time between two checks of the process's threads, in nanoseconds.
 const BETWEEN: u64 = 500_000_000;
 
 /// Registers a function that runs when the process ends by `exit` or by the end of `main`, after functions that are
@@ -20,17 +20,17 @@ pub fn at_exit(call: extern "C" fn()) -> bool {
     unsafe { libc::atexit(call) == 0 }
 }
 
-/// True if hidden threads look whether they are the last ones.
+/// True if hidden threads check whether they are the last ones.
 static LOOKS: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`is_abandoned`] look at the threads of the process. A library does this that is preloaded into unknown programs.
+/// Enables [`is_abandoned`]. A library that is preloaded into other programs does this.
 pub fn look_for_last_thread() {
     LOOKS.store(true, Ordering::Relaxed);
 }
 
 /// Returns whether only [hidden](crate::spawn_hidden) threads remain: the main thread has called `pthread_exit`, and all other threads
-/// have ended. Without the hidden threads, the system would have ended the process. The threads are looked at twice a second at most,
-/// and only after [`look_for_last_thread`].
+/// have ended. Without the hidden threads, the system would have ended the process. Returns false before [`look_for_last_thread`] was
+/// called. The threads are checked at most twice a second.
 pub fn is_abandoned() -> bool {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if !LOOKS.load(Ordering::Relaxed) {

@@ -46,6 +46,7 @@ use millpond_os::time::Time;
 use millpond_trace::recording::{RecordingError, Writer, set_start};
 use row_builder::RowBuilder;
 use std::io::BufWriter;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -441,7 +442,7 @@ fn unwritten(path: &Path, source: RecordingError) -> RecordError {
     }
 }
 
-/// True if the code of this library is in a module of its own.
+/// True if the module that contains this library contains no code of the program.
 static IS_APART: AtomicBool = AtomicBool::new(false);
 
 /// Leaves the frames of this library out of the stacks of recordings that begin later. May be called only if the module that contains the
@@ -450,8 +451,8 @@ pub fn leave_out_own_code() {
     IS_APART.store(true, Ordering::Relaxed);
 }
 
-/// Returns the addresses of this library's code, if it is in a module of its own and stacks begin in it.
-fn own_code() -> Option<std::ops::Range<u64>> {
+/// Returns the addresses of this library's code if it is left out of stacks.
+fn own_code() -> Option<Range<u64>> {
     let here = leave_out_own_code as fn() as usize;
     IS_APART
         .load(Ordering::Relaxed)

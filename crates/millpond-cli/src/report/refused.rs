@@ -2,7 +2,7 @@
 //! memory. A trace contains only the tags of a recording, and not its stacks.
 
 use crate::symbols::ModuleSymbols;
-use millpond_replay::analysis::{AnalysisError, By, Lines, Moment, NO_STACK, Window, at, site};
+use millpond_replay::analysis::{AnalysisError, By, Group, Lines, Moment, NO_STACK, Window, at, site};
 use millpond_replay::{Holder, OutOfMemory};
 use millpond_trace::history::{Flow, History, HistoryError};
 use millpond_trace::recording::{Kind, Row};
@@ -31,8 +31,10 @@ pub(super) fn refused(history: &History, window: Window) -> Result<HashMap<i32, 
             }
             Kind::Mark => {
                 let last = all.get_mut(&device);
-                let last = last.filter(|last| (last.row.pool, last.row.time) == (row.pool, row.time));
-                if let Some(last) = last {
+                let is_its = |last: &&mut Refused| (last.row.pool, last.row.time) == (row.pool, row.time);
+                if let Some(last) = last.filter(is_its)
+                    && last.error.is_none()
+                {
                     last.error = text.map(str::to_owned);
                 }
             }
@@ -71,13 +73,13 @@ impl Refused {
         if groups.iter().all(|group| group.name == NO_STACK) {
             return Ok(());
         }
-        let holder = |group: &&_| holder(group, time);
-        oom.sites = groups.iter().map(holder).collect();
+        oom.sites = groups.into_iter().map(|group| holder(group, time)).collect();
         Ok(())
     }
 }
 
-fn holder(group: &millpond_replay::analysis::Group, now: u64) -> Holder {
+/// Returns a group as the explanation lists it. `now` is the time of the refusal.
+fn holder(group: &Group, now: u64) -> Holder {
     Holder {
         tag: group.name.clone(),
         bytes: group.sum.shown_requested(),

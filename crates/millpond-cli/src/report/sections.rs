@@ -15,7 +15,7 @@ use millpond_replay::analysis::{
 
 /// The column at which values begin.
 const VALUES: usize = 14;
-/// One part in this many of the held memory without stacks is too much.
+/// If more than one part in this many of the held memory has no stack, the report says how to record stacks.
 const WITHOUT_STACKS: u128 = 4;
 /// The most findings that are shown.
 const FINDINGS: usize = 6;

@@ -17,8 +17,8 @@ pub trait Symbols {
 }
 
 impl dyn Symbols + '_ {
-    /// Returns the functions of a stack, innermost first. The name of an unknown function is its [place](Symbols::place). A stack with too many functions
-    /// is cut to the innermost ones. Each address is looked up when its functions are needed.
+    /// Returns the functions of a stack, innermost first. The name of an unknown function is its [place](Symbols::place). A stack with too
+    /// many functions is cut to the innermost ones. Each address is looked up when its functions are needed.
     pub fn stack(&self, addresses: impl Iterator<Item = u64>) -> impl Iterator<Item = Frame> {
         let named = |address| match self.frames(address) {
             frames if frames.is_empty() => vec![Frame {
