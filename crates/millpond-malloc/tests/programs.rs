@@ -36,6 +36,7 @@ fn compile(source: &str) -> Option<PathBuf> {
     let output = Command::new(compiler)
         .args(["-O1", "-Wall", "-Werror", "-pthread", standard, "-o"])
         .args([&part, &source])
+        .arg("-ldl")
         .output()
         .expect("the compiler starts");
     assert!(
@@ -167,6 +168,31 @@ fn a_thread_may_ask_for_its_stack_while_it_is_recorded() {
     if let Some(program) = compile("own_stack.c") {
         record(&program, "own-stack", &[]);
     }
+}
+
+/// The recorder's thread enlarges its table of thread locals while it allocates. The C library calls `realloc` for that.
+#[test]
+fn a_program_that_loads_many_libraries_with_thread_locals_is_recorded() {
+    let Some(program) = compile("libraries.c") else {
+        return;
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/thread_local.c");
+    let libraries: Vec<String> = (0..40)
+        .map(|number| {
+            let library = folder.join(format!("thread_local_{number}.so"));
+            let built = Command::new("cc")
+                .args(["-shared", "-fPIC", "-o"])
+                .args([&library, &source])
+                .status()
+                .expect("the compiler starts");
+            assert!(built.success());
+            library.display().to_string()
+        })
+        .collect();
+    let arguments: Vec<&str> = libraries.iter().map(String::as_str).collect();
+    let histories = record(&program, "libraries", &arguments);
+    assert!(count(&histories[0], |row| row.kind == Kind::Alloc) >= 40_000);
 }
 
 #[test]

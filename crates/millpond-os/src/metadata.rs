@@ -19,7 +19,8 @@
 //! Recordings, snapshots and the monitor also allocate here. They ask first whether the first half of the addresses and the
 //! memory beside the reserve suffice ([`has_room`]). If not, they stop, and the program continues.
 //!
-//! The arena's lock is the last in the [order](crate::ranked::Rank). No function outside this module is called under it.
+//! The arena's lock is the last in the [order](crate::ranked::Rank). No function outside this module is called under it, and no thread
+//! local is used, because that may allocate.
 
 use crate::ranked::{Locked, Rank, Ranked};
 use crate::thread::{self, COUNTING};
@@ -316,8 +317,9 @@ impl Arena {
 
     /// Allocates a block. Returns null if there is none.
     pub fn take(&self, layout: Layout) -> *mut u8 {
+        let is_table = thread::inside() & COUNTING == 0;
         let mut space = self.lock();
-        let taken = space.take(layout, thread::inside() & COUNTING == 0);
+        let taken = space.take(layout, is_table);
         self.short.store(!space.keep_reserve(), Ordering::Relaxed);
         let Some(address) = taken else {
             return ptr::null_mut();

@@ -1,9 +1,8 @@
 //! A thread's number, and flags for code of this library that it is running.
 //!
-//! Both are plain cells without a destructor and without lazy initialisation, so an allocator can read them at any moment of a
-//! thread's life.
+//! Both are in the thread's [words](crate::words), so an allocator can read them at any moment of a thread's life.
 
-use std::cell::Cell;
+use crate::words;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,17 +11,12 @@ pub const DELIVERING: u8 = 1;
 /// The account itself is active. Its allocations and frees are neither delivered nor recorded.
 pub const COUNTING: u8 = 2;
 
-thread_local! {
-    static NUMBER: Cell<u32> = const { Cell::new(0) };
-    static INSIDE: Cell<u8> = const { Cell::new(0) };
-}
-
 /// Returns this thread's number. The first thread that calls this has the number 1, and numbers are never reused. After
 /// the first call this is one load.
 #[inline]
 #[must_use]
 pub fn thread_number() -> u32 {
-    let number = NUMBER.get();
+    let number = words::with(|words| words.number.get());
     if number == 0 { first_number() } else { number }
 }
 
@@ -30,21 +24,21 @@ pub fn thread_number() -> u32 {
 fn first_number() -> u32 {
     static NUMBERS: AtomicU32 = AtomicU32::new(1);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    NUMBER.set(number);
+    words::with(|words| words.number.set(number));
     number
 }
 
 /// Returns the flags of this thread.
 #[inline]
 pub fn inside() -> u8 {
-    INSIDE.get()
+    words::with(|words| words.flags.get())
 }
 
 /// Sets a flag until the guard is dropped, also by a panic.
 #[inline]
 pub fn enter(bit: u8) -> Inside {
-    let before = INSIDE.get();
-    INSIDE.set(before | bit);
+    let before = inside();
+    words::with(|words| words.flags.set(before | bit));
     Inside {
         before,
         here: PhantomData,
@@ -60,6 +54,6 @@ pub struct Inside {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        INSIDE.set(self.before);
+        words::with(|words| words.flags.set(self.before));
     }
 }

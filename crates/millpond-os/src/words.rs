@@ -1,7 +1,7 @@
 //! The words of a thread that every allocation reads, and those that are needed on the slow path.
 //!
 //! The C library may have to enlarge its table of thread locals when a thread local of a library is used. It calls `realloc` for that.
-//! So the pool keeps the thread state of `malloc` here.
+//! So the pool keeps the thread state of `malloc` here, and the metadata arena uses no other thread locals under its lock.
 //!
 //! In a shared library, each access to a thread local usually calls the dynamic linker, which takes 15 instructions. With the
 //! feature `static-tls` the words are in the thread's static block instead, where two instructions find them. That works in programs,
@@ -27,6 +27,9 @@ pub struct Words {
     /// The blocks that wait to be freed, and whether an outer call is already freeing them, by [list](Waiting).
     waiting: [Cell<*mut ()>; 2],
     giving: [Cell<bool>; 2],
+    /// The flags and the number of the thread: see [`thread`](crate::thread).
+    pub(crate) flags: Cell<u8>,
+    pub(crate) number: Cell<u32>,
 }
 
 /// The lists of blocks that were freed inside the slow path of a pool, and that wait for its end.
@@ -107,6 +110,8 @@ mod place {
                 deferred: [Cell::new(None), Cell::new(None)],
                 waiting: [Cell::new(ptr::null_mut()), Cell::new(ptr::null_mut())],
                 giving: [Cell::new(false), Cell::new(false)],
+                flags: Cell::new(0),
+                number: Cell::new(0),
             }
         };
     }
