@@ -27,9 +27,6 @@ pub const RING_BYTES: usize = 64 << 20;
 /// the waiting thread.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// The maximum number of frames that are left out of a stack.
-const MOST_LEFT_OUT: usize = 16;
-
 /// The allocations whose stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStacks {
@@ -51,7 +48,7 @@ pub struct Session {
     stopping: AtomicBool,
     ring_words: usize,
     stacks: RecordStacks,
-    /// The addresses of code whose innermost frames are left out of stacks.
+    /// Addresses of code. The innermost frames of a stack are left out if their code is there.
     left_out: Range<u64>,
     writer: OnceLock<Thread>,
     hurried: AtomicBool,
@@ -192,7 +189,7 @@ impl Session {
         }
     }
 
-    /// Leaves the innermost frames of a stack out if they are at these addresses.
+    /// Sets addresses of code. The innermost frames of a stack are left out if their code is there.
     #[must_use]
     pub fn leave_out(self, left_out: Range<u64>) -> Self {
         Self { left_out, ..self }
@@ -376,11 +373,7 @@ impl Session {
         let _quiet = quiet();
         let mut frames = [0; FRAMES];
         let mut len = 0;
-        millpond_os::walk(FRAMES + MOST_LEFT_OUT, |address| {
-            let address = address as u64;
-            if len == 0 && self.left_out.contains(&address) {
-                return;
-            }
+        millpond_os::walk_beyond(&self.left_out, FRAMES, |address| {
             if let Some(place) = frames.get_mut(len) {
                 *place = address;
                 len += 1;

@@ -62,7 +62,7 @@ pub fn end_abandoned() {
 
 /// Returns whether a thread of this process has ended and still has an entry, as the main thread has after `pthread_exit`.
 fn has_ended(task: u32) -> bool {
-    // The name of the thread is in parentheses and may contain others. The state follows.
+    // The line contains the thread's name in parentheses, and then the state. The name may contain parentheses too.
     let stat = std::fs::read_to_string(format!("/proc/self/task/{task}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, rest)| rest.starts_with('Z'))

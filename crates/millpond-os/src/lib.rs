@@ -57,7 +57,7 @@ pub use say::say;
 #[cfg(all(feature = "stacks", target_os = "linux"))]
 pub use stack::may_ask_loader;
 #[cfg(target_os = "linux")]
-pub use stack::walk;
+pub use stack::{walk, walk_beyond};
 
 #[forbid(unsafe_code)]
 pub mod device;

@@ -192,7 +192,7 @@ impl Space {
         Some(offset)
     }
 
-    /// Returns a block. The reserve grows with the largest table, and not with other blocks.
+    /// Returns a block. `is_table` is true if it is for a table of a pool, because the size of the reserve depends on the largest table.
     fn take(&mut self, layout: Layout, is_table: bool) -> Option<usize> {
         let (bytes, size) = size_of_block(layout)?;
         self.begin()?;

@@ -13,6 +13,7 @@ mod code;
 #[cfg(all(feature = "stacks", target_arch = "x86_64", not(miri)))]
 mod walker;
 
+use std::ops::Range;
 #[cfg(feature = "stacks")]
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,6 +29,22 @@ pub fn walk(most: usize, mut visit: impl FnMut(usize)) {
         return;
     }
     trace(most, visit);
+}
+
+/// The maximum number of frames that [`walk_beyond`] leaves out.
+const MOST_LEFT_OUT: usize = 16;
+
+/// Visits return addresses like [`walk`], without the innermost frames whose code is in `left_out`. So a stack begins in the program and
+/// not in the library that records it.
+pub fn walk_beyond(left_out: &Range<u64>, most: usize, mut visit: impl FnMut(u64)) {
+    let mut visited = 0;
+    walk(most + MOST_LEFT_OUT, |address| {
+        let address = address as u64;
+        if visited < most && (visited > 0 || !left_out.contains(&address)) {
+            visited += 1;
+            visit(address);
+        }
+    });
 }
 
 /// Visits nothing: the feature `stacks` is off.

@@ -1,7 +1,8 @@
 //! Blocks that are freed without their size, as `malloc` requires.
 //!
 //! The [map of pages](super::page_map) contains the size of each block, but not the requested size, so the pool's counters count all bytes
-//! of a block as requested. Observers and errors contain the requested size. The fast path is inlined into `malloc` and `free`, because these are its only callers.
+//! of a block as requested. Observers and errors get the requested size. The fast path is inlined into `malloc` and `free`, because these
+//! are its only callers.
 
 use super::classes::{FINE_UNIT, SMALL, fine_class_and_bytes};
 use super::fast::with_last;

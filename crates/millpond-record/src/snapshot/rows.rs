@@ -78,12 +78,7 @@ type Stacks = HashMap<(u32, u32), u32>;
 fn define_caller<W: Write>(rows: &mut RowBuilder<W>) -> Result<u32, RecordingError> {
     let own = own_code().unwrap_or_default();
     let mut addresses = Vec::new();
-    millpond_os::walk(FRAMES, |address| {
-        let address = address as u64;
-        if !(addresses.is_empty() && own.contains(&address)) {
-            addresses.push(address);
-        }
-    });
+    millpond_os::walk_beyond(&own, FRAMES, |address| addresses.push(address));
     rows.stack(&addresses)
 }
 
