@@ -1,6 +1,6 @@
 //! A thread's number, and flags for code of this library that it is running.
 //!
-//! Both are in the thread's [words](crate::words), so an allocator can read them at any moment of a thread's life.
+//! Both are in the thread's [words], so an allocator can read them at any moment of a thread's life.
 
 use crate::words;
 use std::marker::PhantomData;

@@ -63,9 +63,9 @@ impl MappedTensors {
     ///
     /// # Errors
     /// Returns an error if there is no tensor with this name or if its type is not supported. Returns
-    /// [`DataError::Changed`] if the file has changed since it was opened. Returns [`DataError::Misaligned`] if the
-    /// elements do not begin at a multiple of their alignment, which is possible in files of other writers. A
-    /// misaligned tensor can be [loaded](SafeTensors::load).
+    /// [`DataError::Changed`](crate::DataError::Changed) if the file has changed since it was opened. Returns
+    /// [`DataError::Misaligned`](crate::DataError::Misaligned) if the elements do not begin at a multiple of their alignment,
+    /// which is possible in files of other writers. A misaligned tensor can be [loaded](SafeTensors::load).
     pub fn get(&self, name: &str) -> Result<TensorRef<'_>, SafeTensorsError> {
         self.of.file.check()?;
         let info = self.of.info(name)?;
