@@ -25,8 +25,20 @@ const TRIES: u32 = 3;
 /// The number of walks between two checks for loaded or unloaded code.
 const LOOK: u32 = 1 << 12;
 
+/// The bytes that must be free on the thread's stack. A new walker takes most of them, because the tables of its unwinder are made
+/// there. With less room no frames are visited, because the program would end if its stack overflowed.
+const ROOM: u64 = 48 << 10;
+
 thread_local! {
-    static MINE: RefCell<Option<Box<Walker>>> = const { RefCell::new(None) };
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine::Unknown) };
+}
+
+/// What is known of this thread.
+enum Mine {
+    Unknown,
+    /// The whole stack of this thread.
+    Stack(Range<u64>),
+    Walker(Box<Walker>),
 }
 
 /// A frame, and the words from which it was found.
@@ -60,17 +72,35 @@ struct Walker {
 /// The error of a frame that cannot be unwound.
 struct Lost;
 
-/// Visits at most `most` return addresses of the caller. On failure visits none and returns false.
+/// Visits at most `most` return addresses of the caller, or none if the thread's stack is nearly full. On failure visits none and
+/// returns false.
 pub(crate) fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
     let walked = MINE.try_with(|mine| {
         let Ok(mut mine) = mine.try_borrow_mut() else {
             // This is a signal handler that interrupted another walk.
             return false;
         };
-        if mine.is_none() {
-            *mine = Walker::new().map(Box::new);
+        if matches!(*mine, Mine::Unknown)
+            && let Some(stack) = this_stack()
+        {
+            *mine = Mine::Stack(stack);
         }
-        let Some(walker) = mine.as_mut() else {
+        let stack = match &*mine {
+            Mine::Unknown => return false,
+            Mine::Stack(stack) => stack.clone(),
+            Mine::Walker(walker) => walker.stack.clone(),
+        };
+        let sp = here().sp;
+        if stack.contains(&sp) && sp - stack.start < ROOM {
+            return true;
+        }
+        if let Mine::Stack(stack) = &*mine {
+            let Some(walker) = Walker::new(stack.clone()) else {
+                return false;
+            };
+            *mine = Mine::Walker(Box::new(walker));
+        }
+        let Mine::Walker(walker) = &mut *mine else {
             return false;
         };
         if walker.walk(most.min(MOST)).is_err() {
@@ -114,11 +144,11 @@ impl Frame {
 }
 
 impl Walker {
-    fn new() -> Option<Self> {
+    fn new(stack: Range<u64>) -> Option<Self> {
         Some(Self {
             code: Code::current()?,
             rules: CacheX86_64::new(),
-            stack: this_stack()?,
+            stack,
             start: Frame::default(),
             last: Vec::with_capacity(MOST),
             ended: false,
@@ -343,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_walk_finds_the_same_frames_after_its_cache_is_cleared() {
-        let mut walker = super::super::code::patient(Walker::new);
+        let mut walker = super::super::code::patient(|| Walker::new(this_stack()?));
         let mut found = Vec::new();
         for turn in 0..4 {
             assert!(walker.walk(MOST).is_ok());
