@@ -142,13 +142,13 @@ fn most_large(bin: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
-    large: [Stack<Free>; BINS],
-    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since. They are boxed,
-    /// because a new cache is briefly on the thread's stack.
+    /// This field and the next two are boxed, because a new cache is briefly on the thread's stack, which may be as small as 16 KiB.
+    large: Box<[Stack<Free>]>,
+    /// Small blocks that were set aside, because they were freed longest ago and have not been needed since.
     aside: Box<[Vec<usize>]>,
     /// The number of small blocks that the thread took from the shelf and did not return. The room for a class may grow to this
     /// number.
-    drawn: [usize; CLASSES],
+    drawn: Box<[usize]>,
     /// The bytes in `large`, and their maximum.
     large_bytes: usize,
     large_most: usize,
@@ -161,9 +161,11 @@ impl Stacks {
                 true => Stack::default(),
                 false => Stack::new(most_kept(class), 0),
             }),
-            large: std::array::from_fn(|bin| Stack::new(most_large(bin), Free::default())),
+            large: (0..BINS)
+                .map(|bin| Stack::new(most_large(bin), Free::default()))
+                .collect(),
             aside: (0..CLASSES).map(|_| Vec::new()).collect(),
-            drawn: [0; CLASSES],
+            drawn: vec![0; CLASSES].into_boxed_slice(),
             large_bytes: 0,
             large_most: LEAST_LARGE_BYTES,
         }
