@@ -84,6 +84,32 @@ fn prewarmed_blocks_call_no_source() {
     assert_eq!(after.reserved, before.reserved);
 }
 
+/// While the pool makes room, it takes back the free blocks that it has prepared.
+#[test]
+fn more_prewarmed_blocks_than_the_limit_allows_are_refused() {
+    let pool = Pool::builder()
+        .limit(16 << 20)
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    let refused = |count| pool.prewarm(&Prewarm::of([(64, count)])).expect_err("too many");
+    assert!(refused(300_000).is_out_of_memory());
+    refused(usize::MAX / 64);
+    refused(usize::MAX);
+    pool.prewarm(&Prewarm::of([(64, 200_000)])).expect("room");
+    assert_eq!(pool.alloc_zeroed::<u8>(64).expect("room").len(), 64);
+}
+
+#[test]
+fn a_pool_may_be_trimmed_never() {
+    let never = Duration::MAX;
+    let pool = Pool::builder().trim_every(Some(never)).host().expect("a pool");
+    pool.set_trim_every(Some(never)).expect("a setting");
+    pool.set_trim_every(Some(Duration::from_millis(1)))
+        .expect("a setting");
+    assert_eq!(pool.alloc_zeroed::<u8>(64).expect("room").len(), 64);
+}
+
 #[test]
 fn clear_resets_the_statistics() {
     let pool = quiet();

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The default of the time between two maintenance runs of a pool.
 const TICK: Duration = Duration::from_secs(1);
+/// The longest time between two runs.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// A pool that the background thread can maintain.
 pub trait Maintained: Send + Sync {
@@ -204,6 +206,11 @@ pub fn change(pool: impl Maintained + 'static, every: Option<Option<Duration>>, 
     background.add(entry);
 }
 
+/// Returns a later time. A time beyond the range of the clock never comes, and neither does one in a century.
+fn after(time: Instant, pace: Duration) -> Instant {
+    time + pace.min(CENTURY)
+}
+
 impl Background {
     fn find(&mut self, key: usize) -> Option<usize> {
         self.pools.iter().position(|entry| entry.pool.key() == key)
@@ -219,7 +226,7 @@ impl Background {
             return;
         }
         let pace = entry.pace();
-        entry.next = Instant::now() + pace.unwrap_or_default();
+        entry.next = after(Instant::now(), pace.unwrap_or_default());
         self.pools.push(entry);
         if pace.is_some() {
             // If no thread can be started, no memory is given back in the background. Trimming manually still works.
@@ -295,7 +302,7 @@ fn run() {
                         passes: entry.every.is_some(),
                         trigger: entry.trigger.is_due(now).then(|| entry.trigger.clone()),
                     });
-                    entry.next = now + pace;
+                    entry.next = after(now, pace);
                 }
             }
             woken.extend(background.sleepers.extract_if(.., |one| one.at <= now));

@@ -5,6 +5,7 @@ use super::heap::{Heap, large, lock, small};
 use super::request::AllocRequest;
 use millpond_account::error::AllocError;
 use millpond_engine::display_size;
+use millpond_os::machine_memory;
 use millpond_os::reentrancy::inside;
 use std::fmt;
 
@@ -112,18 +113,29 @@ impl Heap {
         count: usize,
         held: &mut Vec<(usize, usize)>,
     ) -> Result<(), AllocError> {
-        if let Some((class, _)) = small(bytes, 1) {
-            while lock(&self.shelves[class]).blocks() < count {
+        let mut hold = |bytes: usize| {
+            let room = large(bytes).ok_or(AllocError::UNCOUNTABLE)?;
+            let (address, _) = self.ask_for(bytes, |core| core.allocate(room, 1, |_, _| {}))?;
+            held.push((address, room));
+            Ok(())
+        };
+        if let Some((class, each)) = small(bytes, 1) {
+            let missing = |ready: usize| each.saturating_mul(count.saturating_sub(ready));
+            if missing(0) as u64 > machine_memory().1 {
+                return hold(missing(0));
+            }
+            let mut ready = lock(&self.shelves[class]).blocks();
+            while ready < count {
                 self.add_span(class, AllocRequest::new(bytes, 1), &mut [])?;
+                let before = std::mem::replace(&mut ready, lock(&self.shelves[class]).blocks());
+                if ready <= before {
+                    // The pool took back free blocks to make room for these. The request for the rest fails, or makes room for it.
+                    return hold(missing(ready));
+                }
             }
             return Ok(());
         }
-        let room = large(bytes).ok_or(AllocError::UNCOUNTABLE)?;
-        for _ in 0..count {
-            let (address, _) = self.ask_for(bytes, |core| core.allocate(room, 1, |_, _| {}))?;
-            held.push((address, room));
-        }
-        Ok(())
+        (0..count).try_for_each(|_| hold(bytes))
     }
 
     fn touch_shelves(&self) {
