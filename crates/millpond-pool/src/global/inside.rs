@@ -5,6 +5,7 @@
 
 use crate::pool::{PoolHeap, is_filled_around, refill_around};
 use millpond_os::reentrancy::{self, Deferred};
+use millpond_os::thread::{self, COUNTING};
 use millpond_os::words::{self, Waiting as List};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -14,6 +15,8 @@ struct Waiting {
     layout: Layout,
     /// Whether the note covers bytes after a guarded block, and their fill was unchanged.
     over_filled: bool,
+    /// Whether observers are not told of the free, as they were not told of the allocation.
+    is_untold: bool,
     next: Option<NonNull<Waiting>>,
 }
 
@@ -43,6 +46,11 @@ pub(super) fn adopt(heap: &'static PoolHeap) {
     words::with(|words| unsafe { words.set_server(NonNull::from(heap).cast()) });
 }
 
+/// Returns whether observers are told neither of allocations nor of frees now.
+pub(super) fn is_untold() -> bool {
+    thread::inside() & COUNTING != 0
+}
+
 /// Returns the number of bytes after a block of this layout that the note covers.
 fn under(layout: Layout) -> usize {
     size_of::<Waiting>().saturating_sub(layout.size())
@@ -60,6 +68,7 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
     let note = Waiting {
         layout,
         over_filled,
+        is_untold: is_untold(),
         next: first(),
     };
     // SAFETY: the block belongs to this function alone, as the caller guarantees. Like every block of a pool it has at
@@ -84,6 +93,7 @@ pub(super) fn give_back() {
         let Waiting {
             layout,
             over_filled,
+            is_untold,
             next,
         } = unsafe { first.read() };
         set_first(next);
@@ -91,6 +101,7 @@ pub(super) fn give_back() {
             // SAFETY: these are the bytes that `wait` found filled.
             unsafe { refill_around(first.addr().get() + layout.size(), under(layout)) };
         }
+        let _untold = is_untold.then(|| thread::enter(COUNTING));
         // SAFETY: the caller of `wait` has guaranteed the conditions.
         unsafe { super::give(first.cast(), layout) };
     }

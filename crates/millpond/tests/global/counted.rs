@@ -1,6 +1,6 @@
 //! Limits and the profiler in a program whose allocator is a pool.
 
-use crate::{Stamped, child};
+use crate::{POOL, Stamped, child};
 use millpond::limits::Limits;
 use millpond::profiler;
 use std::hint::black_box;
@@ -49,4 +49,27 @@ fn counts() {
             }
         });
     });
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn drops_pools_with_accounts() {
+    let live = || POOL.pool().expect("it serves").stats().allocated.current;
+    drop(millpond::Pool::host().expect("a pool"));
+    let before = live();
+    for _ in 0..50 {
+        drop(millpond::Pool::host().expect("a pool"));
+    }
+    let grown = live().saturating_sub(before);
+    assert!(grown < 1 << 20, "{grown} bytes");
+}
+
+/// The tables of an account are not recorded in the account of the program's pool, neither when they are made nor when they are freed.
+#[test]
+fn pools_with_accounts_free_their_tables() {
+    let output = child("counted::drops_pools_with_accounts", |command| {
+        command.env("MILLPOND_CONF", "track:all");
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("wrong free"), "{said}");
 }
