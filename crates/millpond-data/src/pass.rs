@@ -255,7 +255,7 @@ impl<'a, T: Element> Pass<'a, T> {
         // One chunk is computed on, each reader has one, and the others are ready.
         let wanted = match self.ahead {
             0 => 1,
-            ahead => ahead.max(self.readers) + 1,
+            ahead => ahead.max(self.readers).saturating_add(1),
         };
         let least = wanted.min(2);
         let sieves = if self.ahead == 0 { 1 } else { self.readers as u64 };
@@ -282,10 +282,10 @@ impl<'a, T: Element> Pass<'a, T> {
             });
         }
         let chunks = count.div_ceil(rows);
-        let mut buffers = wanted;
-        while buffers > least && (bytes_with(rows, buffers) > self.budget || buffers as u64 > chunks) {
-            buffers -= 1;
-        }
+        let each = bytes_with(rows, 1).saturating_sub(bytes_with(rows, 0)).max(1);
+        let fits = self.budget.saturating_sub(bytes_with(rows, 0)) / each;
+        let most = usize::try_from(chunks.min(fits)).unwrap_or(usize::MAX);
+        let buffers = wanted.min(most).max(least);
         Ok(Plan {
             places,
             rows: usize::try_from(rows).unwrap_or(usize::MAX),

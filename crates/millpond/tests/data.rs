@@ -255,6 +255,17 @@ fn folders_are_read_in_the_order_of_names() {
 }
 
 #[test]
+fn any_number_of_chunks_may_be_read_ahead() {
+    let folder = Folder::new();
+    let data = DataSet::<u32>::open(folder.file("ahead.bin", 0, 0, 10_000)).expect("a file");
+    let mut rows = 0;
+    let pass = data.pass().rows(1000).ahead(usize::MAX).readers(2);
+    pass.for_each(|chunk| rows += chunk.len())
+        .expect("it stays as it is");
+    assert_eq!(rows, 10_000);
+}
+
+#[test]
 fn a_file_that_is_truncated_or_written_ends_a_pass_with_an_error() {
     let folder = Folder::new();
     for ahead in [0, 2] {
