@@ -39,6 +39,11 @@ pub fn address_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
+/// Returns the bytes of data that this process may have, or `None` if there is no limit. Memory that is mapped for writing counts.
+pub fn data_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Data).current
+}
+
 /// Returns the bytes that this process has locked, as the system counts them.
 pub fn locked_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;

@@ -42,8 +42,8 @@ pub use barrier::{barrier_everywhere, can_barrier_everywhere};
 pub use exit::{at_exit, end_abandoned, end_if_abandoned, is_abandoned, look_for_last_thread};
 #[cfg(target_os = "linux")]
 pub use facts::{
-    address_limit, explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit,
-    online_nodes, page_bytes, transparent_huge_page,
+    address_limit, data_limit, explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings,
+    mappings_limit, online_nodes, page_bytes, transparent_huge_page,
 };
 #[cfg(target_os = "linux")]
 pub use facts::{resident_bytes, task, task_name};

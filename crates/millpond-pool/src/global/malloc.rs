@@ -13,6 +13,7 @@ use millpond_account::error::AllocError;
 use millpond_engine::display_size;
 use millpond_os::metadata::ARENA;
 use millpond_os::reentrancy::{self, Deferred};
+use millpond_os::thread::{self, COUNTING};
 use millpond_os::words::{self, Waiting as List};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -90,6 +91,12 @@ fn explain(error: AllocError) -> *mut u8 {
     if let Some(limit) = start::address_limit() {
         text += &format!(
             "  the process may map {} of addresses (ulimit -v); without a limit of its own, the pool uses half of them\n",
+            display_size(limit)
+        );
+    }
+    if let Some(limit) = millpond_os::data_limit() {
+        text += &format!(
+            "  the process may have {} of data (ulimit -d), and memory beyond that is not available to it\n",
             display_size(limit)
         );
     }
@@ -265,6 +272,8 @@ unsafe fn free_elsewhere(block: NonNull<u8>) -> bool {
 /// A note about a block that waits to be freed. The note is not in the block, because the bytes of a guarded block are checked.
 struct Waiting {
     block: NonNull<u8>,
+    /// Whether observers are not told of the free, as they were not told of the allocation.
+    is_untold: bool,
     next: *mut Self,
 }
 
@@ -284,8 +293,13 @@ fn wait(block: NonNull<u8>) {
     if note.is_null() {
         return;
     }
+    let waiting = Waiting {
+        block,
+        is_untold: inside::is_untold(),
+        next: first(),
+    };
     // SAFETY: the arena has just given memory with this layout.
-    unsafe { note.write(Waiting { block, next: first() }) };
+    unsafe { note.write(waiting) };
     set_first(note);
     if !words::with(|words| words.giving(List::Malloc)) {
         reentrancy::defer(Deferred::Frees, super::give_back);
@@ -299,10 +313,15 @@ pub(super) fn give_back() {
     words::with(|words| words.set_giving(List::Malloc, true));
     while let Some(note) = NonNull::new(first()) {
         // SAFETY: `wait` has written the note, and no other code uses it.
-        let Waiting { block, next } = unsafe { note.read() };
+        let Waiting {
+            block,
+            is_untold,
+            next,
+        } = unsafe { note.read() };
         set_first(next);
         // SAFETY: the note was allocated with this layout, and is not used any more.
         unsafe { ARENA.give(note.cast(), Layout::new::<Waiting>()) };
+        let _untold = is_untold.then(|| thread::enter(COUNTING));
         // SAFETY: the caller that freed the block inside the slow path has guaranteed the conditions.
         unsafe { free(block) };
     }
