@@ -9,6 +9,7 @@ pub use ring::Taker;
 use ring::{FRAMES, Putter, Ring};
 
 use crate::event::{BlockInfo, EventKind, PoolLabel};
+use crate::ledger::Sampler;
 use crate::tags::Tag;
 use millpond_os::reentrancy::quiet;
 use millpond_os::thread;
@@ -32,8 +33,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 pub enum RecordStacks {
     /// No allocations.
     Never,
-    /// On average one allocation for each of these numbers of bytes that a thread allocates. Larger allocations are
-    /// always recorded.
+    /// A random sample: each byte is selected with the probability of one in this number of bytes, and the stack of an
+    /// allocation is recorded if one of its bytes is selected. Allocations of at least this number of bytes are always
+    /// recorded.
     Bytes(u64),
     /// All allocations. Stacks fill a thread's ring faster than the writing thread empties it, so a thread whose ring is
     /// nearly full waits.
@@ -78,11 +80,13 @@ struct Mine {
     putter: Putter,
     /// The bytes until the next stack.
     until: u64,
+    /// The stacks of allocations of at least this number of bytes are recorded without a draw.
+    large: u64,
+    /// Draws `until`.
+    sampler: Sampler,
     /// The pool of this thread's last event, and the number of the last change of the pool's observers before that
     /// event.
     way: Way,
-    /// True if no stacks are recorded.
-    plain: bool,
 }
 
 /// A pool and the number of a change of its observers. Neither number is ever reused.
@@ -120,9 +124,9 @@ pub fn tell_short<const ALLOCATED: bool>(way: Way, info: &BlockInfo) -> bool {
             return false;
         }
         let mut until = mine.until;
-        if ALLOCATED && !mine.plain {
+        if ALLOCATED {
             let bytes = info.requested as u64;
-            if bytes >= until {
+            if bytes >= until || bytes >= mine.large {
                 return false;
             }
             until -= bytes;
@@ -353,6 +357,7 @@ impl Session {
         if wants_stack {
             self.put_with_stack(mine, told);
         } else if !mine.putter.put_short(told) {
+            self.wait_if_full(&mine.putter);
             mine.putter.put(told, &[], || self.hurry());
         }
     }
@@ -363,8 +368,15 @@ impl Session {
             RecordStacks::Always => return true,
             RecordStacks::Bytes(every) => every.max(1),
         };
+        if bytes >= every {
+            return true;
+        }
         let wants = bytes >= mine.until;
-        mine.until = if wants { every } else { mine.until - bytes };
+        mine.until = if wants {
+            mine.sampler.bytes_to_next(every)
+        } else {
+            mine.until - bytes
+        };
         wants
     }
 
@@ -380,10 +392,15 @@ impl Session {
             }
         });
         let frames = frames.get(..len).unwrap_or_default();
-        if mine.putter.is_nearly_full() && self.waits.load(Ordering::Relaxed) {
-            self.wait_for_space(&mine.putter);
-        }
+        self.wait_if_full(&mine.putter);
         mine.putter.put(told, frames, || self.hurry());
+    }
+
+    /// Waits for space in a ring that is nearly full, if threads wait. The frees wait too, because a lost free looks like a leak.
+    fn wait_if_full(&self, putter: &Putter) {
+        if putter.is_nearly_full() && self.waits.load(Ordering::Relaxed) {
+            self.wait_for_space(putter);
+        }
     }
 
     /// Waits until the writing thread has emptied a part of the ring. After a wait that was too long, no thread waits
@@ -409,12 +426,19 @@ impl Session {
         let ring = Arc::new(Ring::new(self.ring_words, thread::thread_number()));
         let putter = Putter::new(&ring);
         lock(&self.rings).push(ring);
+        let mut sampler = Sampler::new();
+        let (until, large) = match self.stacks {
+            RecordStacks::Never => (u64::MAX, u64::MAX),
+            RecordStacks::Always => (0, 0),
+            RecordStacks::Bytes(every) => (sampler.bytes_to_next(every.max(1)), every.max(1)),
+        };
         Mine {
             session: self.number,
             putter,
-            until: 0,
+            until,
+            large,
+            sampler,
             way: Way::default(),
-            plain: !self.has_stacks(),
         }
     }
 }

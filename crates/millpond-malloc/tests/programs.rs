@@ -115,6 +115,19 @@ fn threads_may_free_before_they_allocate() {
     record(&program, "first", &[]);
 }
 
+/// The smallest stack that POSIX allows has 16 KiB. Without optimisation the library takes more of it.
+#[test]
+fn threads_with_small_stacks_may_allocate() {
+    let Some(program) = compile("small_stack.c") else {
+        return;
+    };
+    let least: &[&str] = if cfg!(debug_assertions) { &["32768"] } else { &[] };
+    SETTINGS
+        .iter()
+        .for_each(|settings| assert_ok(&program, settings, least));
+    record(&program, "small-stack", least);
+}
+
 /// Runs a program that prints `ok`, and records the stacks of all blocks. Returns the recordings of its processes.
 fn record(program: &Path, name: &str, arguments: &[&str]) -> Vec<History> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -224,6 +237,8 @@ fn a_burst_is_recorded_completely_and_a_small_ring_reports_lost_events() {
         String::from_utf8(output.stderr).expect("text")
     };
     assert_eq!(errors(""), "");
+    // A thread waits if all stacks are recorded, also at a free.
+    assert_eq!(errors(",stacks=all,ring=1M"), "");
     let lost = errors(",ring=8K");
     assert!(
         lost.contains("events are not in the recording") && lost.contains("ring=256M"),

@@ -43,7 +43,7 @@ use millpond_os::ranked::{Locked, Rank, Ranked};
 use millpond_os::reentrancy::quiet;
 use millpond_os::spawn_hidden;
 use millpond_os::time::Time;
-use millpond_trace::recording::{RecordingError, Writer, set_start};
+use millpond_trace::recording::{RecordingError, Writer, set_bytes_per_stack, set_start};
 use row_builder::RowBuilder;
 use std::io::BufWriter;
 use std::ops::Range;
@@ -183,6 +183,9 @@ impl RecorderBuilder {
         let start = Time::now();
         let mut facts = facts();
         set_start_at(&mut facts, start);
+        if let RecordStacks::Bytes(bytes) = self.stacks {
+            set_bytes_per_stack(&mut facts, bytes.max(1));
+        }
         facts.extend(self.facts);
         let file = Counted {
             inner: BufWriter::new(RecordingFile::new(file, path).map_err(file_error)?),

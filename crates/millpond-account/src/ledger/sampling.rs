@@ -52,11 +52,21 @@ impl Sampler {
         let Tracking::Sampled { one_in: one_in @ 2.. } = tracking else {
             return 0;
         };
-        // The value is in (0, 1], so that the logarithm is finite.
-        let chance = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-        let gap = chance.ln() / (-1.0 / f64::from(one_in)).ln_1p();
+        let gap = self.chance().ln() / (-1.0 / f64::from(one_in)).ln_1p();
         // The conversion saturates.
         gap as u32
+    }
+
+    /// Returns the number of bytes to the next selected one if each byte is selected with the probability `1 / mean`,
+    /// independent of the others. The number has an exponential distribution.
+    pub(crate) fn bytes_to_next(&mut self, mean: u64) -> u64 {
+        // The conversion saturates.
+        ((-self.chance().ln() * mean as f64) as u64).max(1)
+    }
+
+    /// Returns a random number above 0 and at most 1, so that its logarithm is finite.
+    fn chance(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     fn one_in(&mut self, one_in: u32) -> bool {

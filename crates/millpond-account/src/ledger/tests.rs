@@ -172,6 +172,21 @@ fn single_decisions_have_the_expected_probability() {
 }
 
 #[test]
+fn the_bytes_between_samples_have_an_exponential_distribution() {
+    let mut dice = Sampler::seeded(3);
+    let gaps: Vec<u64> = (0..100_000).map(|_| dice.bytes_to_next(1000)).collect();
+    assert!(gaps.iter().all(|gap| *gap > 0));
+    // The mean and the standard deviation are 1000, so the mean of the gaps has a deviation of 3.2.
+    let mean = gaps.iter().sum::<u64>() as f64 / 100_000.0;
+    assert!((mean - 1000.0).abs() < 7.0 * 3.2, "{mean}");
+    // A part of exp(-2) of the gaps is longer than twice the mean.
+    let long = gaps.iter().filter(|gap| **gap > 2000).count() as f64 / 100_000.0;
+    assert!((long - (-2.0f64).exp()).abs() < 0.01, "{long}");
+    assert_eq!(dice.bytes_to_next(0), 1);
+    assert!(dice.bytes_to_next(u64::MAX) > 1 << 40);
+}
+
+#[test]
 fn a_double_free_reports_the_first_free() {
     let ledger = Ledger::builder(Tracking::All).complete(true).times(true).build();
     {
