@@ -22,7 +22,8 @@ pub use live::Live;
 pub use symbols::Symbols;
 
 use crate::formats::read_file;
-use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row, start_of};
+use crate::hash::Map;
+use crate::recording::{Batch, End, Gauge, Kind, Reader, RecordingError, Row, bytes_per_stack, start_of};
 use crate::{Caution, Interrupt, ReadError, ReadOptions, Trace};
 use define::cut;
 use file::{FromStart, Opened};
@@ -73,6 +74,9 @@ pub enum HistoryError {
     },
 }
 
+/// The most pools whose bytes are compared with measurements.
+const MOST_POOLS: usize = 1 << 16;
+
 /// A recording and the data that is known before its rows are read.
 #[derive(Debug)]
 pub struct History {
@@ -98,6 +102,20 @@ pub struct History {
     pub state_only: bool,
     /// The blocks and segments of each device without a history, as in [`Recording::standing`](crate::Recording::standing).
     pub standing: Vec<Trace>,
+    /// The bytes that one recorded stack represents, if stacks are a sample.
+    bytes_per_stack: Option<u64>,
+    /// The bytes of each pool.
+    reserved: Map<u32, Reserved>,
+}
+
+/// The bytes that a pool has taken from its source.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reserved {
+    /// Bytes of the segments that the recording names.
+    named: u64,
+    /// The smallest difference between a measurement and `named`. It is the bytes of the segments that the pool took before it was
+    /// recorded. `None` without a measurement.
+    before: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -153,6 +171,8 @@ impl History {
         let total = file.bytes();
         let reader = Reader::new(file.read_from_start())?;
         let mut history = Self {
+            bytes_per_stack: bytes_per_stack(reader.facts()),
+            reserved: Map::default(),
             facts: reader.facts().to_vec(),
             rows: RowSource::Rows(Vec::new()),
             interrupt: options.interrupt.cloned().unwrap_or_default(),
@@ -217,6 +237,59 @@ impl History {
         start_of(&self.facts)
     }
 
+    /// Returns the bytes that one recorded stack represents, if only a sample of the allocations was recorded with stacks.
+    /// Each byte was selected with the probability of one in this number. An allocation has a stack if one of its bytes was
+    /// selected or if it has at least this number of bytes.
+    #[must_use]
+    pub fn bytes_per_stack(&self) -> Option<u64> {
+        self.bytes_per_stack
+    }
+
+    /// Returns the number of blocks that the block of a row represents in sums by stack. It is 1, unless only a sample of the
+    /// blocks was recorded with stacks: see [`bytes_per_stack`](Self::bytes_per_stack).
+    ///
+    /// A block of `n` bytes is in a sample of one in `m` bytes with the probability `1 - exp(-n / m)`, so it represents the inverse
+    /// number of blocks. Heap profilers such as tcmalloc's use the same estimate. Blocks without a stack represent none, except
+    /// those that were allocated before the recording, which are not part of the sample.
+    #[must_use]
+    pub fn represents(&self, row: &Row) -> f64 {
+        match self.bytes_per_stack {
+            None => 1.0,
+            Some(_) if row.stack == 0 => f64::from(u8::from(self.is_older(row.id))),
+            Some(bytes) if row.requested >= bytes => 1.0,
+            Some(bytes) => 1.0 / -(-(row.requested.max(1) as f64) / bytes as f64).exp_m1(),
+        }
+    }
+
+    fn note_reserved(&mut self, row: &Row) {
+        let is_full = self.reserved.len() >= MOST_POOLS && !self.reserved.contains_key(&row.pool);
+        if is_full || (row.kind == Kind::Gauge && row.tag != Gauge::Reserved as u32) {
+            return;
+        }
+        let pool = self.reserved.entry(row.pool).or_default();
+        match row.kind {
+            Kind::Reserve => pool.named = pool.named.saturating_add(row.bytes),
+            Kind::Release => pool.named = pool.named.saturating_sub(row.bytes),
+            _ => {
+                let more = row.bytes.saturating_sub(pool.named);
+                pool.before = Some(pool.before.map_or(more, |before| before.min(more)));
+            }
+        }
+    }
+
+    /// Returns the bytes that a pool had taken from its source before it was recorded.
+    #[must_use]
+    pub fn reserved_before(&self, pool: u32) -> u64 {
+        let pool = self.reserved.get(&pool);
+        pool.and_then(|pool| pool.before).unwrap_or(0)
+    }
+
+    /// Returns whether a block was allocated before the recording.
+    #[must_use]
+    pub fn is_older(&self, block: u64) -> bool {
+        self.older.iter().any(|ids| ids.contains(&block))
+    }
+
     /// Returns how much memory the data kept for this recording may take.
     #[must_use]
     pub fn allowance(&self) -> Allowance {
@@ -236,6 +309,7 @@ impl History {
         match row.kind {
             Kind::Live => return Ok(()),
             Kind::Lost => self.lost = self.lost.saturating_add(row.id),
+            Kind::Reserve | Kind::Release | Kind::Gauge => self.note_reserved(row),
             kind if kind as u8 >= Kind::DefineTag as u8 => {
                 self.definitions.note(row, batch.text(place), batch.list(place));
                 self.definitions.check(allowance)?;

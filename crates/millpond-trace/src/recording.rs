@@ -29,20 +29,20 @@
 //! about the recording, such as `millpond.fact.start`, the moment from which times count, in seconds since 1970.
 
 mod error;
+mod facts;
 mod message;
 mod read;
 mod row;
 mod schema;
-mod start;
 #[cfg(test)]
 mod tests;
 mod write;
 
 pub use error::RecordingError;
+pub(crate) use facts::{bytes_per_stack, start_of};
+pub use facts::{set_bytes_per_stack, set_start};
 pub use read::{Batch, End, Reader};
 pub use row::{Gauge, Kind, Row};
-pub use start::set_start;
-pub(crate) use start::start_of;
 pub use write::Writer;
 
 /// The prefix of a mark in a snapshot. The mark says what the snapshot does not list block by block.

@@ -191,8 +191,8 @@ impl<'a> Source<'a> {
                 return Flow::Stop;
             }
             let told = sorted.row(row, text);
-            let bytes = self.kept.get().saturating_add(LIVING * sorted.living());
-            let kept = allowance.check("its events and the blocks that are live at once", bytes);
+            let blocks = allowance.check_blocks(LIVING * sorted.living());
+            let kept = blocks.and_then(|()| allowance.check("its events", self.kept.get()));
             match told.and(kept.map_err(ExportError::from)) {
                 Ok(()) => Flow::On,
                 Err(error) => {

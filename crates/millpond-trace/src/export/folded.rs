@@ -2,7 +2,7 @@
 //! speedscope, Perfetto and inferno read them.
 
 use super::events::Source;
-use super::profile::{Profile, counted};
+use super::profile::{Profile, counted, estimated};
 use super::{ExportError, Exported};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,8 +24,9 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     Ok(Exported::new(
         profile.events,
         format!(
-            "times, single blocks, files and lines, the tags of blocks with stacks: the file has only the {} by stack",
-            counted(at)
+            "times, single blocks, files and lines, the tags of blocks with stacks: the file has only the {} by stack{}",
+            counted(at),
+            estimated(source)
         ),
     ))
 }

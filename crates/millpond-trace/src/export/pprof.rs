@@ -1,7 +1,7 @@
 //! Writes a pprof profile: allocations and bytes of all blocks and of those in use, for each stack.
 
 use super::events::Source;
-use super::profile::{Profile, Site, counted};
+use super::profile::{Profile, Site, counted, estimated};
 use super::protobuf::Message;
 use super::stacks::{Numbers, clean};
 use super::{At, ExportError, Exported};
@@ -55,9 +55,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     };
     let default = tables.string(default);
     let comment = tables.string(&format!(
-        "{}: the bytes in use are the {}",
+        "{}: the bytes in use are the {}{}",
         clean(source.program()),
-        counted(use_of(at))
+        counted(use_of(at)),
+        estimated(source)
     ));
     let start = source.start();
     if start > 0 {
@@ -73,8 +74,9 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     Ok(Exported::new(
         profile.events,
         format!(
-            "times and single blocks: the bytes in use are the {}",
-            counted(use_of(at))
+            "times and single blocks: the bytes in use are the {}{}",
+            counted(use_of(at)),
+            estimated(source)
         ),
     ))
 }

@@ -1,10 +1,11 @@
-//! Sums up a recording by the origin of its blocks.
+//! Sums up a recording by the origin of its blocks. If only a sample of the blocks was recorded with stacks, the sums are estimates:
+//! see [`History::represents`](crate::history::History::represents).
 
 use super::events::{Event, Source};
 use super::stacks::Origin;
 use super::{At, ExportError};
 use crate::hash::Map;
-use crate::recording::Kind;
+use crate::recording::{Kind, Row};
 
 /// Bytes for a site and its entry in the table.
 const SITE: u64 = 2 * (size_of::<Site>() + size_of::<(Origin, usize)>()) as u64;
@@ -17,14 +18,27 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    pub(super) fn add(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.blocks += 1;
+    /// Returns the sum of the blocks that the block of a row represents.
+    fn of(source: &Source<'_>, row: &Row) -> Self {
+        let represents = source.history.represents(row);
+        Self {
+            // The conversions saturate.
+            bytes: match represents == 1.0 {
+                true => row.requested,
+                false => (row.requested as f64 * represents) as u64,
+            },
+            blocks: represents.round() as u64,
+        }
     }
 
-    pub(super) fn take(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        self.blocks = self.blocks.saturating_sub(1);
+    fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.blocks = self.blocks.saturating_add(other.blocks);
+    }
+
+    fn take(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+        self.blocks = self.blocks.saturating_sub(other.blocks);
     }
 }
 
@@ -76,7 +90,7 @@ impl Profile {
         let mut step = 0;
         source.walk(|event| {
             let before = profile.sites.len();
-            profile.enter(event, &mut places);
+            profile.enter(source, event, &mut places);
             source.keep(SITE * (profile.sites.len() - before) as u64);
             if step == peak {
                 profile.snapshot(event.row.time);
@@ -88,7 +102,7 @@ impl Profile {
         Ok(profile)
     }
 
-    fn enter(&mut self, event: &Event<'_>, places: &mut Map<Origin, usize>) {
+    fn enter(&mut self, source: &Source<'_>, event: &Event<'_>, places: &mut Map<Origin, usize>) {
         let row = &event.row;
         self.events += 1;
         self.end_time = self.end_time.max(row.time);
@@ -105,16 +119,18 @@ impl Profile {
             });
         }
         let site = &mut self.sites[place];
+        let sum = Sum::of(source, row);
+        let blocks = i128::from(sum.blocks);
         if row.kind == Kind::Alloc {
-            site.total.add(row.requested);
-            site.end.add(row.requested);
-            site.lifetimes -= i128::from(event.began);
+            site.total.add(sum);
+            site.end.add(sum);
+            site.lifetimes -= i128::from(event.began) * blocks;
             if site.end.bytes > site.most.bytes {
                 site.most = site.end;
             }
         } else {
-            site.end.take(row.requested);
-            site.lifetimes += i128::from(row.time);
+            site.end.take(sum);
+            site.lifetimes += i128::from(row.time) * blocks;
         }
     }
 
@@ -163,5 +179,13 @@ pub(super) fn counted(at: At) -> &'static str {
         At::Peak => "bytes live at the peak",
         At::Total => "bytes allocated",
         At::End => "bytes live at the end",
+    }
+}
+
+/// Returns words that say whether the sums of a profile are estimates.
+pub(super) fn estimated(source: &Source<'_>) -> String {
+    match source.history.bytes_per_stack() {
+        None => String::new(),
+        Some(bytes) => format!(", estimated from one stack for each {bytes} bytes"),
     }
 }

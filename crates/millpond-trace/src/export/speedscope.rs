@@ -1,7 +1,7 @@
 //! Writes speedscope's JSON format: one sampled profile, weighted by bytes.
 
 use super::events::Source;
-use super::profile::{Profile, counted};
+use super::profile::{Profile, counted, estimated};
 use super::stacks::{Numbers, clean};
 use super::{ExportError, Exported};
 use crate::history::Frame;
@@ -36,7 +36,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         "shared": { "frames": frames },
         "profiles": [{
             "type": "sampled",
-            "name": format!("{name}: {}", counted(at)),
+            "name": format!("{name}: {}{}", counted(at), estimated(source)),
             "unit": "bytes",
             "startValue": 0,
             "endValue": profile.bytes(at),
@@ -48,8 +48,9 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     Ok(Exported::new(
         profile.events,
         format!(
-            "times, single blocks, the tags of blocks with stacks: the file has only the {} by stack",
-            counted(at)
+            "times, single blocks, the tags of blocks with stacks: the file has only the {} by stack{}",
+            counted(at),
+            estimated(source)
         ),
     ))
 }

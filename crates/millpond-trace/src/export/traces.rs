@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 /// Bytes for an event and its time.
 const EVENT: u64 = size_of::<crate::Event>() as u64 + 2 * size_of::<u64>() as u64;
 
+/// Bytes that a replay takes for a pool. Recordings of programs have few pools.
+const POOL: u64 = 8 << 10;
+
 /// A recording that can be replayed.
 #[derive(Clone, Debug)]
 pub struct Traces {
@@ -59,6 +62,13 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
         device.ledger.cautions = cautions.clone();
         let mut trace = finished(device.ledger, name, number, history);
         trace.settings.policy = device.policy.flatten();
+        // Segments that a pool took before it was recorded have no events.
+        let before = device.pools.keys().map(|pool| history.reserved_before(*pool));
+        let before = before.fold(0, u64::saturating_add);
+        if before > 0 {
+            let named = trace.recorded_peak_reserved.unwrap_or(0);
+            trace.recorded_peak_reserved = Some(named.saturating_add(before));
+        }
         traces.push(trace);
         times.push(device.times);
     }
@@ -93,11 +103,12 @@ struct Device {
 
 impl Device {
     /// Records the policy of a pool.
-    fn meet(&mut self, pool: u32, history: &History) {
+    fn meet(&mut self, pool: u32, source: &Source<'_>) {
         if self.pools.insert(pool, ()).is_some() {
             return;
         }
-        let known = history.definitions.pool(pool);
+        source.keep(POOL);
+        let known = source.history.definitions.pool(pool);
         let policy = known.map(|pool| clean(&pool.policy).into_owned());
         let policy = policy.filter(|name| !name.is_empty());
         let same = self.policy.as_ref().is_none_or(|before| *before == policy);
@@ -129,7 +140,7 @@ impl Devices {
                 pools: Map::default(),
                 policy: None,
             });
-        device.meet(row.pool, source.history);
+        device.meet(row.pool, source);
         let ledger = &mut device.ledger;
         let tag = *device.tags.entry(row.tag).or_insert_with(|| {
             let text = clean(source.history.definitions.tag(row.tag));

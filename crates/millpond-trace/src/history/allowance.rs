@@ -12,6 +12,8 @@ const SHARE: u64 = 64 << 20;
 /// The additional bytes that a recording may take for each byte of its file. The densest recordings of programs have a row in every two
 /// bytes and take half of this.
 const PER_BYTE: u64 = 48;
+/// The bytes for each byte of the file that blocks may take which live at once.
+const PER_BYTE_OF_BLOCKS: u64 = 256;
 /// The rows that any recording may have. It may have one more for each byte of its file, like lines of a compressed text.
 const ROWS: u64 = 1 << 20;
 
@@ -63,6 +65,18 @@ impl Allowance {
             limit: self.limit,
             file: self.file,
         })
+    }
+
+    /// Checks that the `bytes` that blocks take which live at once are within the allowance. There may be more of them, because all
+    /// blocks of an honest recording may live at once, and each takes a few hundred bytes.
+    ///
+    /// # Errors
+    /// Returns an error if they exceed it.
+    #[inline]
+    pub fn check_blocks(self, bytes: u64) -> Result<(), HistoryError> {
+        let limit = SHARE.saturating_add(self.file.saturating_mul(PER_BYTE_OF_BLOCKS));
+        let whole = Self { limit, ..self };
+        whole.check("the blocks that live at once", bytes)
     }
 
     /// Checks that a file of this size may have `rows` rows.

@@ -1,8 +1,9 @@
 //! Converts recordings of other formats to rows.
 
 use super::{Definitions, History, RowSource};
+use crate::hash::Map;
 use crate::model::NO_ALLOCATION;
-use crate::recording::{Kind, Row, set_start, start_of};
+use crate::recording::{Kind, Row, bytes_per_stack, set_start, start_of};
 use crate::{Action, Format, Interrupt, Recording, Trace};
 
 /// The earliest time of a PyTorch snapshot that counts from 1970, in microseconds. The times of other snapshots count from their start.
@@ -46,6 +47,8 @@ pub(super) fn history(recording: &Recording) -> History {
         rows: RowSource::Rows(rows),
         interrupt: Interrupt::default(),
         definitions,
+        bytes_per_stack: bytes_per_stack(&facts),
+        reserved: Map::default(),
         facts,
         lost: 0,
         end: None,
@@ -69,6 +72,14 @@ struct Base {
 fn add(trace: &Trace, base: Base, begun: u64, rows: &mut Vec<Row>, definitions: &mut Definitions) -> Base {
     let device = trace.origin.device;
     let memory = if device < 0 { "host" } else { "cuda" };
+    let policy = match (&trace.settings.policy, trace.origin.format) {
+        (Some(policy), _) => policy,
+        (None, Format::TorchSnapshot) if trace.settings.expandable_segments == Some(true) => {
+            "torch-expandable"
+        }
+        (None, Format::TorchSnapshot) => "torch-native",
+        (None, _) => "",
+    };
     for (index, (of, number)) in trace.pools.iter().enumerate() {
         let row = Row::define(Kind::DefinePool, base.pool + 1 + index as u32, 0);
         let name = if index == 0 {
@@ -78,7 +89,7 @@ fn add(trace: &Trace, base: Base, begun: u64, rows: &mut Vec<Row>, definitions: 
         };
         definitions.note(
             &row,
-            Some(&format!("{memory}\n{name}")),
+            Some(&format!("{memory}\n{name}\n{policy}")),
             Some(vec![device as u64]),
         );
     }

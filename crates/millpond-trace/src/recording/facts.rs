@@ -1,7 +1,9 @@
-//! The fact that says when a recording began.
+//! The facts of recordings that readers of this library use.
 
-/// The name of the fact. Its value is the number of seconds since 1970, with nine decimal places.
+/// The name of the moment at which a recording began. Its value is the number of seconds since 1970, with nine decimal places.
 const START: &str = "start";
+/// The name of the bytes that one recorded stack represents.
+const BYTES_PER_STACK: &str = "bytes_per_stack";
 /// The latest start in seconds. Later ones do not fit in other formats.
 const LATEST: u64 = 9_000_000_000;
 
@@ -24,6 +26,19 @@ pub(crate) fn start_of(facts: &[(String, String)]) -> Option<u64> {
     Some(seconds * 1_000_000_000 + u64::from(fraction))
 }
 
+/// States among the facts of a recording that only a sample of its allocations has stacks: each byte was selected with the
+/// probability `1 / bytes`, and an allocation has a stack if one of its bytes was selected or if it has at least `bytes` bytes.
+pub fn set_bytes_per_stack(facts: &mut Vec<(String, String)>, bytes: u64) {
+    facts.retain(|(name, _)| name != BYTES_PER_STACK);
+    facts.push((BYTES_PER_STACK.to_owned(), bytes.to_string()));
+}
+
+/// Returns the number that [`set_bytes_per_stack`] has set, or `None` if there is none.
+pub(crate) fn bytes_per_stack(facts: &[(String, String)]) -> Option<u64> {
+    let (_, text) = facts.iter().find(|(name, _)| name == BYTES_PER_STACK)?;
+    text.parse().ok().filter(|bytes| *bytes > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +57,18 @@ mod tests {
             assert_eq!(of(text), None, "{text}");
         }
         assert_eq!(start_of(&[]), None);
+    }
+
+    #[test]
+    fn the_bytes_of_a_stack_are_a_number_above_zero() {
+        let mut facts = Vec::new();
+        for bytes in [1, 512 << 10, u64::MAX] {
+            set_bytes_per_stack(&mut facts, bytes);
+            assert_eq!((bytes_per_stack(&facts), facts.len()), (Some(bytes), 1));
+        }
+        for text in ["", "0", "-1", "1K", "18446744073709551616"] {
+            let facts = [("bytes_per_stack".to_owned(), text.to_owned())];
+            assert_eq!(bytes_per_stack(&facts), None, "{text}");
+        }
     }
 }
