@@ -20,6 +20,7 @@ mod chunk;
 mod draft;
 mod early;
 mod error;
+mod growing;
 mod layers;
 mod offload;
 mod pattern;
@@ -37,6 +38,8 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use error::EditError;
+pub use growing::Growing;
+
 pub(crate) use propose::{pairs, propose};
 
 /// The most pieces and ranks of an edit.
@@ -176,9 +179,13 @@ impl AppliedEdit {
             "scale" => format!("the batch times {number}"),
             "chunk" => format!("{of} in {number} pieces"),
             "shard" => format!("{of} divided among {number} GPUs"),
-            "recompute" => format!("checkpointing of `{rest}`"),
-            "offload" => format!("`{rest}` elsewhere between uses"),
+            "recompute" => match rest.matches(',').count() {
+                0 => format!("checkpointing of `{rest}`"),
+                more => format!("checkpointing of {} groups", more + 1),
+            },
+            "offload" => format!("`{rest}` in host memory between its uses"),
             "free-early" => format!("`{rest}` freed after its last use"),
+            "without" => format!("`{rest}` left out"),
             _ => self.edit.clone(),
         }
     }
@@ -304,6 +311,12 @@ impl Edit {
             why: why.to_owned(),
         }
     }
+}
+
+/// Returns the largest group of blocks that grows from step to step up to an event.
+pub(crate) fn growing_at(trace: &Trace, event: usize) -> Option<Growing> {
+    let draft = Draft::new(trace);
+    growing::growing(trace, &draft, &phases::Phases::new(trace, &draft), event)
 }
 
 fn resize(draft: &mut Draft, matched: &[usize], size: impl Fn(u64) -> u64, assumes: &str) -> Done {

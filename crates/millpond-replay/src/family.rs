@@ -66,15 +66,26 @@ impl Family {
     /// of each space come first, and then single settings in each space.
     pub(crate) fn points(self, program: &Program, device: Device) -> Vec<String> {
         let spaces = spaces(self, program, device);
-        let fixed = spaces.iter().map(|dimensions| Point::fixed(dimensions));
         let single = spaces.iter().flat_map(|dimensions| one_at_a_time(dimensions));
-        let mut points: Vec<String> = Vec::new();
-        for conf in fixed.chain(single).map(|point| point.conf()) {
+        let mut points = self.fixed(program, device);
+        for conf in single.map(|point| point.conf()) {
             if !conf.is_empty() && !points.contains(&conf) {
                 points.push(conf);
             }
         }
         points
+    }
+
+    /// Returns the fixed settings of each space, such as `expandable_segments:True`.
+    pub(crate) fn fixed(self, program: &Program, device: Device) -> Vec<String> {
+        let spaces = spaces(self, program, device);
+        let mut fixed: Vec<String> = spaces
+            .iter()
+            .map(|dimensions| Point::fixed(dimensions).conf())
+            .collect();
+        fixed.retain(|conf| !conf.is_empty());
+        fixed.dedup();
+        fixed
     }
 
     /// Returns the policy that a setting selects, with the parsed settings. Returns `None` if the setting

@@ -58,7 +58,7 @@ mod web;
 
 pub use allocator::usual_policy;
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
-pub use edit::{AppliedEdit, Edit, EditError, Edited, apply as apply_edits};
+pub use edit::{AppliedEdit, Edit, EditError, Edited, Growing, apply as apply_edits};
 pub use error::{MOST_HELD, ReplayError};
 pub use family::Family;
 pub use fit::{Smallest, smallest_device};

@@ -31,6 +31,8 @@ pub use holders::{Holder, holders};
 pub use layout::{CacheState, HoleClass};
 pub use remedy::{Remedy, RemedyKind};
 
+use crate::cards::{Card, cards};
+use crate::edit::Growing;
 use crate::tags::tag_group;
 use crate::web::text::Count;
 pub(crate) use event::{moment, time_us};
@@ -39,6 +41,12 @@ pub(crate) use layout::Look;
 use millpond_engine::{Fidelity, display_size};
 pub(crate) use rules::Rules;
 use serde::Serialize;
+
+/// Devices with fewer bytes are parts of a card, or made up.
+const LEAST_CARD: u64 = 1 << 30;
+
+/// A remedy must leave one part in this many of the device free to be preferred.
+const SPARE: u64 = 100;
 
 /// The origin of an out-of-memory event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,6 +80,10 @@ pub struct RefusedRequest {
 pub struct OutOfMemory {
     /// The origin of the event: the recording or a replay.
     pub origin: OomOrigin,
+    /// The device, or -1 for host memory.
+    pub device: i32,
+    /// Whether the program handled the refusal and went on. Such a request is not replayed, so no remedies are known.
+    pub was_handled: bool,
     /// The policy that refused the request. For a recorded event, the name of the policy that the recorded
     /// allocator follows.
     pub policy: String,
@@ -105,6 +117,8 @@ pub struct OutOfMemory {
     pub sites: Vec<Holder>,
     /// The groups of tags with the oldest blocks, the oldest first.
     pub oldest: Vec<Holder>,
+    /// The largest group that grows from step to step, if there is one.
+    pub growing: Option<Growing>,
     /// The reason.
     pub cause: Cause,
     /// The reason in one sentence.
@@ -135,43 +149,111 @@ impl OutOfMemory {
                 format!("The program ran out of memory {} times, last", Count(some))
             }
         };
+        let on = match self.device {
+            ..=0 => String::new(),
+            device => format!(" on device {device}"),
+        };
+        let end = match self.was_handled {
+            true => ". The program went on without them.",
+            false => ".",
+        };
         let by = match request.tag.as_str() {
             "" => String::new(),
             tag => format!(" for {}", tag_group(tag)),
         };
         let mut sentences = vec![
             format!(
-                "{who} {place}: {} were requested{by}.",
+                "{who} {place}{on}: {} were requested{by}{end}",
                 display_size(request.bytes)
             ),
             self.why.clone(),
         ];
+        sentences.extend(self.elsewhere());
+        sentences.extend(self.grows());
         sentences.extend(self.advice());
         sentences.extend(self.largest());
         sentences
     }
 
+    /// Returns a sentence about memory of the device that the program could not have.
+    fn elsewhere(&self) -> Option<String> {
+        if self.origin == OomOrigin::Replayed || self.device < 0 || self.cause == Cause::Elsewhere {
+            return None;
+        }
+        if let Some(others) = self.others_bytes {
+            // The program itself is the reason if the others held little.
+            let is_much = others >= self.request.bytes && others >= self.device_bytes? / 4;
+            return is_much.then(|| {
+                format!(
+                    "If the program ran on this device, other processes, libraries or contexts held {} of it.",
+                    display_size(others)
+                )
+            });
+        }
+        let had = self.device_bytes.filter(|had| *had >= LEAST_CARD)?;
+        // A part of a card is not for the program, and some cards report a little less than they are named for.
+        let is_of_card = |card: &Card| (card.total / 20 * 17..=card.total / 20 * 22).contains(&had);
+        (self.cause == Cause::NothingFree && !cards().iter().any(is_of_card)).then(|| {
+            format!(
+                "No known card has {}: if the device has more, something else held the rest, or a limit was set. Run this command with \
+                 the size of the device as `--device`.",
+                display_size(had)
+            )
+        })
+    }
+
+    /// Returns a sentence about the group that grows from step to step.
+    fn grows(&self) -> Option<String> {
+        let growing = self.growing.as_ref()?;
+        Some(format!(
+            "{} grows from step to step: it holds {} in {}, left by {} forward and backward passes. A smaller batch only delays the \
+             error.",
+            growing.tag,
+            display_size(growing.bytes),
+            blocks(growing.blocks),
+            Count(growing.passes)
+        ))
+    }
+
     /// Returns a sentence about the largest holder, if the program must hold less and no remedy is known.
     fn largest(&self) -> Option<String> {
-        let is_only_hint = self.cause == Cause::NothingFree && self.remedies.is_empty();
+        let is_alone = self
+            .device_bytes
+            .is_some_and(|device| self.request.bytes >= device);
+        let is_only_hint = self.cause == Cause::NothingFree
+            && self.remedies.is_empty()
+            && self.growing.is_none()
+            && !is_alone;
         let most = self.holders.first();
         let most = most.filter(|most| is_only_hint && !most.tag.starts_with('('))?;
-        let blocks = match most.blocks {
-            1 => "1 block".to_owned(),
-            some => format!("{} blocks", Count(some)),
+        let part = match most.bytes > self.held_bytes / 2 {
+            true => "Most of it",
+            false => "The largest part of it",
         };
         Some(format!(
-            "Most of it, {} in {blocks}, was held by {}.",
+            "{part}, {} in {}, was held by {}.",
             display_size(most.bytes),
+            blocks(most.blocks),
             most.tag
         ))
     }
 
     /// Returns one sentence about the remedies, if there is anything to say.
     fn advice(&self) -> Option<String> {
-        if let Some(best) = self.remedies.first() {
+        // If nothing is known of later requests, a remedy that leaves nothing free may only move the error to the next one.
+        let is_end = self.origin == OomOrigin::Recorded;
+        let least = if is_end {
+            self.device_bytes.unwrap_or(0) / SPARE
+        } else {
+            0
+        };
+        let has_spare = |remedy: &&Remedy| remedy.spare_bytes >= least;
+        if let Some(best) = self.remedies.iter().find(has_spare).or(self.remedies.first()) {
             if best.kind == RemedyKind::Change {
-                return Some(format!("With {}, the program would have finished.", best.text));
+                return Some(match is_end {
+                    true => format!("With {}, the request would have been served.", best.text),
+                    false => format!("With {}, the program finishes.", best.text),
+                });
             }
             return Some(match best.fidelity == Fidelity::Estimate.as_str() {
                 true => format!("By an estimate, {} would have served it.", best.text),
@@ -184,10 +266,17 @@ impl OutOfMemory {
                 self.policy
             )),
             Some(true) if self.tried > 0 => Some(format!(
-                "None of the {} other settings, policies and changes that were replayed lets the program finish.",
+                "None of the {} settings, allocators and changes of the program that were tried would have served it.",
                 self.tried
             )),
             _ => None,
         }
+    }
+}
+
+fn blocks(count: u64) -> String {
+    match count {
+        1 => "1 block".to_owned(),
+        some => format!("{} blocks", Count(some)),
     }
 }

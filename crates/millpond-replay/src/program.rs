@@ -84,6 +84,39 @@ impl Op {
     }
 }
 
+/// A program that makes this many allocations after a refused request has handled the refusal, such as a search for the largest
+/// batch.
+const HANDLED: usize = 256;
+
+/// A program that makes this many allocations between two refused requests has handled the first refusal. An error that ends the
+/// program can be followed by another one, but not by so many allocations.
+const BETWEEN: usize = 16;
+
+/// Returns the position of the event before which the program has handled all refusals.
+pub(crate) fn handled_before(trace: &Trace) -> usize {
+    let events = trace.events.iter().enumerate();
+    let mut allocations = events
+        .clone()
+        .rev()
+        .filter(|(_, event)| event.action == Action::Alloc);
+    let few = allocations.nth(HANDLED - 1).map_or(0, |(at, _)| at);
+    let (mut from, mut since) = (few, 0);
+    let mut refused = None;
+    for (at, event) in events {
+        match event.action {
+            Action::Alloc => since += 1,
+            Action::OutOfMemory => {
+                if let Some(before) = refused.replace(at).filter(|_| since >= BETWEEN) {
+                    from = from.max(before + 1);
+                }
+                since = 0;
+            }
+            _ => {}
+        }
+    }
+    from
+}
+
 /// The part of a recording that becomes a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -105,6 +138,12 @@ impl Selection {
         };
         let events = (0u32..).zip(&trace.events);
         events.filter(move |(_, event)| event.action == Action::OutOfMemory && is_inside(event))
+    }
+
+    /// Returns the selected requests that were refused and that the program did not handle, with the position of their event.
+    pub(crate) fn fatal(self, trace: &Trace) -> impl Iterator<Item = (u32, &Event)> {
+        let from = handled_before(trace);
+        self.refused(trace).filter(move |(at, _)| *at as usize >= from)
     }
 }
 
@@ -135,8 +174,8 @@ impl Program {
     /// Builds a program from a recording for a replay.
     ///
     /// A request that the recorded allocator refused becomes an allocation, and its block is freed at once, because
-    /// the recording does not say how long the program would have held it. A request that no device can serve is left
-    /// out.
+    /// the recording does not say how long the program would have held it. A request is left out if no device can serve it, or if
+    /// the program has handled the refusal.
     ///
     /// # Errors
     /// Returns an error if the selection leaves nothing to replay, or if it holds more than [`MOST_HELD`] at
@@ -241,7 +280,7 @@ impl Program {
 
     /// Adds the requests that the recorded allocator refused. Each block is freed at once.
     fn add_refused(&mut self, trace: &Trace, selection: Selection) {
-        let refused = selection.refused(trace);
+        let refused = selection.fatal(trace);
         let mut ops = Vec::new();
         let (mut done, mut held) = (0, 0);
         for (at, event) in refused {

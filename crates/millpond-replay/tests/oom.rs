@@ -427,13 +427,13 @@ fn holders_have_an_age() {
     assert_eq!(
         ages(&told.holders),
         [
-            (new.clone(), 40 * MIB, Some(1_000_000)),
-            (old.clone(), 35 * MIB, Some(2_000_000))
+            (new.clone(), 40 * MIB, Some(2_000_000)),
+            (old.clone(), 35 * MIB, Some(3_000_000))
         ]
     );
     assert_eq!(
         ages(&told.oldest),
-        [(old, 35 * MIB, Some(2_000_000)), (new, 40 * MIB, Some(1_000_000))]
+        [(old, 35 * MIB, Some(3_000_000)), (new, 40 * MIB, Some(2_000_000))]
     );
     assert_eq!(told.sites[0].tag, "c.py:h:3");
 }

@@ -58,6 +58,18 @@ impl By {
         }
     }
 
+    /// Returns the bytes that one block with a stack represents, if the groups of a recording are estimated from a sample of
+    /// such blocks.
+    #[must_use]
+    pub fn bytes_per_sample(self, history: &History) -> Option<u64> {
+        history.bytes_per_stack().filter(|_| !self.is_exact())
+    }
+
+    /// Returns whether the groups are known for all blocks, even if only a sample of the blocks was recorded with stacks.
+    pub(super) fn is_exact(self) -> bool {
+        !matches!(self, Self::Site | Self::Stack)
+    }
+
     /// Returns the property that names the holders of memory: the site if the recording has stacks and no tags, otherwise the
     /// tag.
     #[must_use]

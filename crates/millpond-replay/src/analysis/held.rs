@@ -1,6 +1,6 @@
 //! The blocks that are held at a moment, by group: the largest groups, and the exact sum of the rest.
 
-use super::groups::{By, COUNT};
+use super::groups::{By, COUNT, NO_STACK};
 use super::shown;
 use serde::{Serialize, Serializer};
 
@@ -22,16 +22,14 @@ fn as_shown<S: Serializer>(sum: &u128, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Sum {
-    pub(super) fn add(&mut self, bytes: u64, requested: u64) {
-        self.bytes += u128::from(bytes);
-        self.requested += u128::from(requested);
-        self.blocks += 1;
+    pub(super) fn add(&mut self, other: Self) {
+        *self = self.and(other);
     }
 
-    pub(super) fn subtract(&mut self, bytes: u64, requested: u64) {
-        self.bytes = self.bytes.saturating_sub(u128::from(bytes));
-        self.requested = self.requested.saturating_sub(u128::from(requested));
-        self.blocks = self.blocks.saturating_sub(1);
+    pub(super) fn subtract(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+        self.requested = self.requested.saturating_sub(other.requested);
+        self.blocks = self.blocks.saturating_sub(other.blocks);
     }
 
     /// Returns the sum of both.
@@ -62,7 +60,8 @@ impl Sum {
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// The bytes and blocks that it holds.
+    /// The bytes and blocks that it holds. If only a sample of the blocks was recorded with stacks, the bytes of a site are an
+    /// estimate, and the blocks are those of the sample.
     #[serde(flatten)]
     pub sum: Sum,
     /// The time at which the oldest of its blocks was allocated. `None` if it has no blocks or the time was
@@ -121,6 +120,39 @@ impl Held {
         let reserved = self.reserved_bytes.filter(|bytes| *bytes > 0)?;
         let free = reserved.saturating_sub(self.sum.shown());
         Some(free as f64 / reserved as f64)
+    }
+}
+
+/// Scales the estimates of groups so that they add up to the sum of all blocks. If there are no estimates, one group has all
+/// blocks.
+pub(super) fn scale(mut groups: Vec<Group>, all: Sum) -> Vec<Group> {
+    if groups.is_empty() && all.blocks > 0 {
+        groups.push(Group {
+            name: NO_STACK.to_owned(),
+            sum: all,
+            oldest: None,
+        });
+    }
+    scale_to(
+        groups.iter_mut().map(|group| &mut group.sum.bytes).collect(),
+        all.bytes,
+    );
+    let requested = groups.iter_mut().map(|group| &mut group.sum.requested);
+    scale_to(requested.collect(), all.requested);
+    groups
+}
+
+/// Scales numbers so that they add up to `sum`, if they are not all 0.
+fn scale_to(numbers: Vec<&mut u128>, sum: u128) {
+    let total: u128 = numbers.iter().map(|number| **number).sum();
+    let (mut before, mut given) = (0, 0);
+    for number in numbers {
+        before += *number;
+        // The last quotient is 1, so the numbers add up.
+        let share = before as f64 / total.max(1) as f64;
+        let scaled = ((sum as f64 * share) as u128).min(sum);
+        *number = scaled.saturating_sub(given);
+        given = given.max(scaled);
     }
 }
 

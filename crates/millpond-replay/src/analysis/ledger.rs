@@ -3,12 +3,15 @@
 //! A keyframe lists the live blocks, even if earlier events were lost. After it is complete, blocks that it
 //! does not name are closed, and blocks that were unknown are opened. Nothing changes while it is read, so no
 //! sum includes half a keyframe.
+//!
+//! If only a sample of the blocks was recorded with stacks, the sums by site and by stack are estimates: see
+//! [`History::represents`].
 
-use super::groups::{COUNT, Groups};
+use super::groups::{By, COUNT, Groups};
+use super::held::{Group, Sum, scale};
 use super::{Map, Window};
-use millpond_trace::history::{Flow, History, HistoryError, Start};
+use millpond_trace::history::{Allowance, Flow, History, HistoryError, Start};
 use millpond_trace::recording::{Gauge, Kind, Row};
-use std::ops::Range;
 
 /// The memory that a live block takes, in bytes: an entry here and one in the tables of the observers, and as
 /// much again while the tables grow.
@@ -36,11 +39,28 @@ pub(super) struct Block {
     /// The number of blocks that were opened before it.
     pub(super) number: u64,
     pub(super) groups: [u32; COUNT],
+    /// The number of blocks that it represents by site and by stack.
+    represents: f64,
     /// The last keyframe that named it.
     keyframe: u64,
     /// Whether an allocation in the recording introduced it, and not a keyframe or the state before the
     /// recording.
     pub(super) is_event: bool,
+}
+
+impl Block {
+    /// Returns its part of the sums of one property. The number of blocks is never an estimate.
+    pub(super) fn sum(&self, by: By) -> Sum {
+        let estimate = |bytes: u64| match by {
+            By::Site | By::Stack if self.represents != 1.0 => (bytes as f64 * self.represents) as u128,
+            _ => u128::from(bytes),
+        };
+        Sum {
+            bytes: estimate(self.bytes),
+            requested: estimate(self.requested),
+            blocks: u64::from(by.is_exact() || self.represents > 0.0),
+        }
+    }
 }
 
 /// Observes each change in a window.
@@ -121,7 +141,7 @@ pub(super) struct Ledger<'a> {
     pub(super) unknown_frees: u64,
     /// The number of blocks that were opened so far.
     pub(super) opened: u64,
-    older: &'a [Range<u64>],
+    history: &'a History,
     keyframe: Keyframe,
 }
 
@@ -152,15 +172,37 @@ impl<'a> Ledger<'a> {
             time: 0,
             unknown_frees: 0,
             opened: 0,
-            older: &history.older,
+            history,
             keyframe: Keyframe::default(),
         }
     }
 
-    /// Returns the bytes that the tables take.
-    fn kept(&self) -> u64 {
+    /// Returns whether only a sample of the blocks was recorded with stacks.
+    pub(super) fn is_sampled(&self) -> bool {
+        self.history.bytes_per_stack().is_some()
+    }
+
+    /// Returns the groups of one property from their sums and the times of their oldest blocks, in the order of their numbers.
+    /// `all` is the sum of their blocks. Leaves out groups without blocks.
+    pub(super) fn named(
+        &self,
+        by: By,
+        sums: impl Iterator<Item = (Sum, Option<u64>)>,
+        all: Sum,
+    ) -> Vec<Group> {
+        let groups = self.groups.named(by, sums);
+        match by.is_exact() || !self.is_sampled() {
+            true => groups,
+            false => scale(groups, all),
+        }
+    }
+
+    /// Checks that the tables take no more than the recording allows.
+    fn check(&self, allowance: Allowance) -> Result<(), HistoryError> {
         let blocks = self.live.len() + self.parked.len() + self.keyframe.new.len();
-        LIVING * blocks as u64 + POOL * (self.pools.len() + self.devices.len()) as u64
+        allowance.check_blocks(LIVING * blocks as u64)?;
+        let pools = POOL * (self.pools.len() + self.devices.len()) as u64;
+        allowance.check("the pools and devices", pools)
     }
 
     /// Applies a row.
@@ -177,7 +219,7 @@ impl<'a> Ledger<'a> {
         match row.kind {
             Kind::Alloc => {
                 let groups = self.groups.of(row);
-                let is_event = !self.older.iter().any(|ids| ids.contains(&row.id));
+                let is_event = !self.history.is_older(row.id);
                 self.open(row, groups, is_event, watch);
             }
             Kind::Free => self.free(row, watch),
@@ -218,6 +260,7 @@ impl<'a> Ledger<'a> {
             order: self.order,
             number: self.opened,
             groups,
+            represents: self.history.represents(row),
             keyframe: self.keyframe.number,
             is_event,
         };
@@ -280,10 +323,13 @@ impl<'a> Ledger<'a> {
 
     fn reserve(&mut self, row: &Row, change: impl Fn(u128, u128) -> u128) {
         let pool = self.pools.entry(row.pool).or_default();
-        let before = pool.reserved.unwrap_or(0);
+        let known = pool.reserved.unwrap_or(0);
+        let before = pool
+            .reserved
+            .unwrap_or_else(|| u128::from(self.history.reserved_before(row.pool)));
         let after = change(before, u128::from(row.bytes));
         pool.reserved = Some(after);
-        self.reserved = Some(self.reserved.unwrap_or(0) - before + after);
+        self.reserved = Some(self.reserved.unwrap_or(0) - known + after);
     }
 
     fn gauge(&mut self, row: &Row) {
@@ -411,7 +457,7 @@ pub(super) fn walk<'a>(
             ledger.note(row, text, &mut Nobody);
         }
         number += 1;
-        allowed = allowance.check("the blocks and pools that exist at once", ledger.kept());
+        allowed = ledger.check(allowance);
         if allowed.is_err() { Flow::Stop } else { Flow::On }
     })?;
     allowed?;

@@ -1,5 +1,6 @@
 //! Finds the steps of a recorded program: the steps that it names, or else the steps between repeated marks,
-//! or else repeated sequences of allocations.
+//! or else repeated sequences of allocations. If the program holds more after each repetition, the sequence must make up most of the
+//! program, because a loop over layers grows too.
 
 use super::Map;
 use super::groups::{Groups, Lines};
@@ -18,6 +19,8 @@ use std::collections::VecDeque;
 const MOST: usize = 1 << 16;
 /// The fewest marks of one text that count as steps.
 const LEAST_MARKS: usize = 3;
+/// The fewest steps of a program that grows with each of them.
+const LEAST_GROWING: usize = 4;
 /// The most texts of marks that are distinguished.
 const MOST_TEXTS: usize = 1 << 10;
 /// The most pools whose allocations are searched for a pattern.
@@ -83,7 +86,10 @@ struct Begin {
 /// # Errors
 /// Returns an error if the recording can no longer be read.
 pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, HistoryError> {
-    let signs = Signs::read(history)?;
+    let mut signs = Signs::read(history, Detector::new, false)?;
+    if signs.is_without_steps() {
+        signs = Signs::read(history, Detector::growing, true)?;
+    }
     let end = (history.len, history.duration);
     let found = if signs.named.len() > 1 {
         Some((StepSource::Recorded, signs.named, end))
@@ -91,8 +97,11 @@ pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, Histor
         Some((StepSource::Marks(text), marks, end))
     } else if let Some((pool, step)) = signs.pattern {
         let period = step.period() as u64;
-        let (begins, end) = occurrences(history, pool, &step)?;
-        (begins.len() > 1).then_some((StepSource::Pattern(period), begins, end))
+        let Occurrences { begins, end, after } = occurrences(history, pool, &step)?;
+        let steps = begins.len() as u64 * period;
+        let is_most = begins.len() >= LEAST_GROWING && steps >= after / 4 * 3;
+        let is_enough = if signs.grows { is_most } else { begins.len() > 1 };
+        is_enough.then_some((StepSource::Pattern(period), begins, end))
     } else {
         None
     };
@@ -109,16 +118,23 @@ pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, Histor
 }
 
 /// Everything in a recording that may indicate steps.
-#[derive(Default)]
 struct Signs {
     named: Vec<Begin>,
     marks: Map<String, Vec<Begin>>,
     pattern: Option<(u32, Step)>,
+    /// Whether the pattern may grow. The last pattern is the one that counts then: before the second step, only the loops inside the
+    /// first one repeat.
+    grows: bool,
 }
 
 impl Signs {
-    fn read(history: &History) -> Result<Self, HistoryError> {
-        let mut signs = Self::default();
+    fn read(history: &History, detector: fn() -> Detector, grows: bool) -> Result<Self, HistoryError> {
+        let mut signs = Self {
+            named: Vec::new(),
+            marks: Map::default(),
+            pattern: None,
+            grows,
+        };
         let mut pools: Map<u32, Calls> = Map::default();
         let mut row_number = 0;
         history.walk(|row, text| {
@@ -132,8 +148,13 @@ impl Signs {
                 Kind::Alloc | Kind::Free | Kind::FreeRequested
                     if signs.is_patternless() && (pools.len() < POOLS || pools.contains_key(&row.pool)) =>
                 {
-                    let found = pools.entry(row.pool).or_default().note(row);
-                    signs.pattern = found.map(|step| (row.pool, step));
+                    let calls = pools.entry(row.pool).or_insert_with(|| Calls {
+                        detector: detector(),
+                        numbers: Map::default(),
+                    });
+                    if let Some(step) = calls.note(row) {
+                        signs.pattern = Some((row.pool, step));
+                    }
                 }
                 _ => {}
             }
@@ -145,7 +166,12 @@ impl Signs {
 
     /// Returns whether a pattern is still needed. It is not needed if steps are named.
     fn is_patternless(&self) -> bool {
-        self.pattern.is_none() && self.named.len() < 2
+        (self.pattern.is_none() || self.grows) && self.named.len() < 2
+    }
+
+    /// Returns whether nothing indicates steps.
+    fn is_without_steps(&self) -> bool {
+        self.is_patternless() && self.repeating_marks().is_none()
     }
 
     fn mark(&mut self, text: &str, row: u64, time: u64) {
@@ -183,7 +209,6 @@ fn without_digits(text: &str) -> String {
 }
 
 /// The allocations of a pool, in the form that the detector needs.
-#[derive(Default)]
 struct Calls {
     detector: Detector,
     numbers: Map<u64, u64>,
@@ -213,15 +238,26 @@ fn call(row: &Row) -> (u64, Stream) {
     )
 }
 
-/// Returns the beginnings of all occurrences of a step, and the end of the last one.
-fn occurrences(history: &History, pool: u32, step: &Step) -> Result<(Vec<Begin>, (u64, u64)), HistoryError> {
+/// The occurrences of a step.
+struct Occurrences {
+    begins: Vec<Begin>,
+    /// The row and the time of the end of the last one.
+    end: (u64, u64),
+    /// The number of allocations of the pool from the first one on.
+    after: u64,
+}
+
+/// Finds all occurrences of a step.
+fn occurrences(history: &History, pool: u32, step: &Step) -> Result<Occurrences, HistoryError> {
     let mut matcher = Matcher::new(step);
     let mut recent: VecDeque<(u64, u64)> = VecDeque::with_capacity(step.period());
     let mut begins: Vec<Begin> = Vec::new();
     let mut end = None;
     let mut row_number = 0;
+    let mut after = 0;
     history.walk(|row, _| {
         if row.kind == Kind::Alloc && row.pool == pool {
+            after += u64::from(!begins.is_empty());
             end = end.or((!begins.is_empty()).then_some((row_number, row.time)));
             if recent.len() == step.period() {
                 recent.pop_front();
@@ -230,6 +266,9 @@ fn occurrences(history: &History, pool: u32, step: &Step) -> Result<(Vec<Begin>,
             if matcher.next(&call(row)) {
                 let number = begins.len() as u64;
                 let first = recent.front().copied();
+                if begins.is_empty() {
+                    after = step.period() as u64;
+                }
                 begins.extend(first.map(|(row, time)| Begin { number, row, time }));
                 end = None;
             }
@@ -237,7 +276,11 @@ fn occurrences(history: &History, pool: u32, step: &Step) -> Result<(Vec<Begin>,
         row_number += 1;
         Flow::On
     })?;
-    Ok((begins, end.unwrap_or((history.len, history.duration))))
+    Ok(Occurrences {
+        begins,
+        end: end.unwrap_or((history.len, history.duration)),
+        after,
+    })
 }
 
 /// Returns the steps with their figures, and the most bytes that are held at any time.

@@ -7,7 +7,7 @@ use super::tally::{GroupMemory, MemoryByGroup, held_now, now};
 use super::{Map, Window, shown};
 use lifetimes::Histogram;
 use millpond_trace::history::{History, HistoryError, Symbols};
-use millpond_trace::recording::{End, Kind, Row, STATES};
+use millpond_trace::recording::{End, Gauge, Kind, Row, STATES};
 use serde::Serialize;
 
 mod lifetimes;
@@ -112,6 +112,8 @@ pub struct Summary {
     pub peak_requested: Peak,
     /// The most bytes taken from sources. `None` if they are not recorded.
     pub peak_reserved: Option<Peak>,
+    /// The most bytes of the process in main memory at a measurement. `None` if they are not recorded.
+    pub peak_resident: Option<Peak>,
     /// The blocks that are held at the end.
     pub end: Held,
     /// The blocks that were allocated in the window and are still held at its end.
@@ -188,7 +190,7 @@ impl Watch for Gathering {
             pool.peak_requested.raise(state.requested, ledger.time);
         }
         if block.is_event {
-            self.summary.allocated.add(block.bytes, block.requested);
+            self.summary.allocated.add(block.sum(By::Tag));
             pool.allocations += 1;
             self.last.allocated(block);
         }
@@ -201,10 +203,10 @@ impl Watch for Gathering {
         self.pools.entry(block.pool).or_default().frees += 1;
         self.lifetimes.note(row.time.saturating_sub(block.time));
         if self.last.is_freed_next(block, row) {
-            self.summary.temporary.add(block.bytes, block.requested);
+            self.summary.temporary.add(block.sum(By::Tag));
             for by in By::ALL {
                 let tally = self.tallies.tally(by, block.groups[by as usize]);
-                tally.temporary.add(block.bytes, block.requested);
+                tally.temporary.add(block.sum(by));
             }
         }
     }
@@ -220,6 +222,10 @@ impl Watch for Gathering {
             Kind::Lost => {
                 self.lost.0 += u128::from(row.requested);
                 self.lost.1 += u128::from(row.bytes);
+            }
+            Kind::Gauge if row.tag == Gauge::Resident as u32 => {
+                let peak = self.summary.peak_resident.get_or_insert_default();
+                peak.raise(row.bytes.into(), ledger.time);
             }
             Kind::Reserve | Kind::Release | Kind::Gauge => self.note_reserved_of(ledger, row.pool),
             _ => {}
@@ -262,14 +268,14 @@ impl Gathering {
             hits: a.hits.saturating_add(b.hits),
             allocations: a.allocations.saturating_add(b.allocations),
         });
-        let group_sums = |of: fn(&GroupMemory) -> Sum| {
+        let group_sums = |of: fn(&GroupMemory) -> Sum, all: Sum| {
             By::ALL.map(|by| {
                 let sums = self.tallies.by(by).iter().map(|tally| (of(tally), None));
-                ledger.groups.named(by, sums)
+                ledger.named(by, sums, all)
             })
         };
-        let allocated_by = group_sums(|tally| tally.allocated);
-        let temporary_by = group_sums(|tally| tally.temporary);
+        let allocated_by = group_sums(|tally| tally.allocated, self.summary.allocated);
+        let temporary_by = group_sums(|tally| tally.temporary, self.summary.temporary);
         let most_by = By::ALL.map(|by| {
             let all = self.tallies.by(by).iter().enumerate();
             all.filter(|(_, tally)| tally.most > 0)

@@ -35,12 +35,12 @@ impl GroupMemory {
         }
     }
 
-    fn opens(&mut self, peak: u64, block: &Block, is_event: bool) {
+    fn opens(&mut self, peak: u64, sum: Sum, is_event: bool) {
         self.remember(peak);
-        self.live.add(block.bytes, block.requested);
+        self.live.add(sum);
         self.most = self.most.max(self.live.bytes);
         if is_event {
-            self.allocated.add(block.bytes, block.requested);
+            self.allocated.add(sum);
         }
     }
 }
@@ -74,7 +74,7 @@ impl MemoryByGroup {
             for by in By::ALL {
                 tallies
                     .tally(by, block.groups[by as usize])
-                    .opens(0, block, false);
+                    .opens(0, block.sum(by), false);
             }
         }
         tallies.peak(ledger);
@@ -94,7 +94,7 @@ impl MemoryByGroup {
         let number = self.number;
         for by in By::ALL {
             self.tally(by, block.groups[by as usize])
-                .opens(number, block, block.is_event);
+                .opens(number, block.sum(by), block.is_event);
         }
         if ledger.bytes > self.sum.bytes {
             self.peak(ledger);
@@ -116,7 +116,7 @@ impl MemoryByGroup {
         for by in By::ALL {
             let tally = self.tally(by, block.groups[by as usize]);
             tally.remember(number);
-            tally.live.subtract(block.bytes, block.requested);
+            tally.live.subtract(block.sum(by));
         }
         if block.number < self.opened {
             if self.gone.len() >= GONE + 2 * self.largest {
@@ -146,7 +146,7 @@ impl MemoryByGroup {
             largest: largest(blocks, self.largest, &ledger.groups),
             groups: By::ALL.map(|by| {
                 let sums = self.by(by).iter().map(|tally| (tally.at_peak, None));
-                ledger.groups.named(by, sums)
+                ledger.named(by, sums, self.sum)
             }),
         }
     }
@@ -167,13 +167,14 @@ pub(super) fn held_now(ledger: &Ledger<'_>, most: usize, wanted: impl Fn(&Block)
     let mut sum = Sum::default();
     let mut blocks = Vec::new();
     for block in ledger.live.values().filter(|block| wanted(block)) {
-        sum.add(block.bytes, block.requested);
-        for (of, group) in groups.iter_mut().zip(block.groups) {
-            let at = group as usize;
+        sum.add(block.sum(By::Tag));
+        for by in By::ALL {
+            let of = &mut groups[by as usize];
+            let at = block.groups[by as usize] as usize;
             if of.len() <= at {
                 of.resize(at + 1, (Sum::default(), u64::MAX));
             }
-            of[at].0.add(block.bytes, block.requested);
+            of[at].0.add(block.sum(by));
             of[at].1 = of[at].1.min(block.time);
         }
         if blocks.len() >= GONE + 2 * most {
@@ -189,9 +190,7 @@ pub(super) fn held_now(ledger: &Ledger<'_>, most: usize, wanted: impl Fn(&Block)
         largest: largest(blocks, most, &ledger.groups),
         groups: By::ALL.map(|by| {
             let sums = groups[by as usize].iter();
-            ledger
-                .groups
-                .named(by, sums.map(|(sum, oldest)| (*sum, Some(*oldest))))
+            ledger.named(by, sums.map(|(sum, oldest)| (*sum, Some(*oldest))), sum)
         }),
     }
 }

@@ -124,11 +124,15 @@ pub fn timeline(
     };
     let rest_groups = (ranked.len() - count) as u64;
     let groups = Groups::new(&history.definitions, symbols, summary.lines);
-    walk(history, groups, summary.window, &mut drawing)?;
+    let ledger = walk(history, groups, summary.window, &mut drawing)?;
     drawing.fill_to(columns - 1);
+    if ledger.is_sampled() && !options.by.is_exact() {
+        scale_columns(&mut drawing.bands);
+    }
     let mut lines = drawing.bands.into_iter().map(|line| line.columns);
     let total = lines.next().unwrap_or_default();
     let rest = lines.next_back().unwrap_or_default();
+    let has_rest = rest.iter().any(|sample| sample.most > 0);
     let bands = names
         .into_iter()
         .zip(lines)
@@ -143,10 +147,44 @@ pub fn timeline(
         total,
         bands,
         rest,
-        rest_groups,
+        rest_groups: rest_groups.max(u64::from(has_rest)),
         reserved: drawing.tells_reserved.then_some(drawing.reserved.columns),
         unexplained: drawing.tells_devices.then_some(drawing.unexplained.columns),
     })
+}
+
+/// Scales the estimates of each column so that they add up to the total at its peak. The total is the first line. If there are no
+/// estimates, the last line has the total.
+fn scale_columns(lines: &mut [FigureLine]) {
+    let Some((total, lines)) = lines.split_first_mut() else {
+        return;
+    };
+    for (column, total) in total.columns.iter().enumerate() {
+        let at_peak = |line: &FigureLine| u128::from(line.columns[column].at_peak);
+        let sum: u128 = lines.iter().map(at_peak).sum();
+        if sum == 0 {
+            if let Some(rest) = lines.last_mut() {
+                rest.columns[column] = *total;
+            }
+            continue;
+        }
+        let factor = total.at_peak as f64 / sum as f64;
+        let scaled = |bytes: u64| (bytes as f64 * factor).round() as u64;
+        for line in &mut *lines {
+            let Sample {
+                least,
+                most,
+                last,
+                at_peak,
+            } = line.columns[column];
+            line.columns[column] = Sample {
+                least: scaled(least),
+                most: scaled(most),
+                last: scaled(last),
+                at_peak: scaled(at_peak),
+            };
+        }
+    }
 }
 
 fn area(samples: &[Sample]) -> u128 {
@@ -271,7 +309,7 @@ impl Drawing {
         self.enter(ledger);
         let place = self.place(ledger, block);
         let column = self.column;
-        let bytes = u128::from(block.bytes);
+        let bytes = block.sum(self.by).bytes;
         let line = &mut self.bands[place];
         line.set(column, change(line.now, bytes));
         let total = &mut self.bands[0];
@@ -312,7 +350,7 @@ impl Watch for Drawing {
     fn begins(&mut self, ledger: &Ledger<'_>) {
         for block in ledger.live.values() {
             let place = self.place(ledger, block);
-            self.bands[place].now += u128::from(block.bytes);
+            self.bands[place].now += block.sum(self.by).bytes;
         }
         self.bands[0].now = ledger.bytes;
         self.reserved.now = ledger.reserved.unwrap_or(0);

@@ -1,7 +1,7 @@
 //! A program as the lives of its blocks, which edits can change.
 
 use super::error::EditError;
-use crate::program::is_servable;
+use crate::program::{handled_before, is_servable};
 use millpond_trace::{Action, Event, InitialBlock, Strings, Trace};
 use std::collections::HashMap;
 
@@ -74,7 +74,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Reads the blocks of a recording. A request that was refused becomes a block that is freed at once.
+    /// Reads the blocks of a recording. A request that was refused becomes a block that is freed at once, unless the program has
+    /// handled the refusal.
     pub(super) fn new(trace: &Trace) -> Self {
         let mut lives: Vec<Life> = Vec::with_capacity(trace.allocations as usize);
         let mut number = vec![usize::MAX; trace.allocations as usize];
@@ -95,6 +96,7 @@ impl Draft {
                 removed: false,
             });
         }
+        let handled = handled_before(trace);
         for (at, event) in trace.events.iter().enumerate() {
             let made = Life {
                 bytes: event.bytes,
@@ -108,7 +110,7 @@ impl Draft {
                 pending: false,
                 removed: false,
             };
-            if event.action == Action::OutOfMemory && is_servable(0, event.bytes) {
+            if event.action == Action::OutOfMemory && at >= handled && is_servable(0, event.bytes) {
                 let freed = Some(Moment { event: at, rank: 1 });
                 lives.push(Life { freed, ..made });
                 continue;

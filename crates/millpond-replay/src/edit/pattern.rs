@@ -121,11 +121,12 @@ fn occurs(fields: &[String], text: &str) -> bool {
         .any(|window| fields.iter().zip(window).all(|(field, part)| below(field, part)))
 }
 
-/// Returns whether a field is a text or a module path above it. The text may end in `/` and a node of the
-/// backward pass.
+/// Returns whether a field is a text, a module path above it, or the file or the function of a call site such as
+/// `model.py:forward:35`. The text may end in `/` and a node of the backward pass.
 fn below(field: &str, text: &str) -> bool {
     let path = text.split_once('/').map_or(text, |(path, _)| path);
-    glob(field, text) || glob(field, path) || glob(&format!("{field}.*"), path)
+    let is_above = |end: &str| glob(&format!("{field}{end}*"), path);
+    glob(field, text) || glob(field, path) || is_above(".") || is_above(":")
 }
 
 /// Returns whether a text matches a pattern in which `*` stands for any text. It takes time in proportion to
@@ -171,6 +172,8 @@ mod tests {
             "m*",
             "nothing, mm",
             "forward;*;mm",
+            "models.py",
+            "models.py:forward",
         ] {
             assert!(Pattern::new(pattern).expect(pattern).matches(tag), "{pattern}");
         }
@@ -182,6 +185,7 @@ mod tests {
             "mm; layers.*",
             "backward",
             "m",
+            "models.py:for",
         ] {
             assert!(!Pattern::new(pattern).expect(pattern).matches(tag), "{pattern}");
         }

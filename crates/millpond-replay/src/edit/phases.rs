@@ -135,6 +135,13 @@ impl Phases {
         self.optimizer_runs.get(next).map(|run| run.end)
     }
 
+    /// Returns the number of the last pass that began at an event or before it, counted from 0. Returns `None` before the first pass.
+    pub(super) fn pass_number(&self, event: usize) -> Option<usize> {
+        self.passes
+            .partition_point(|pass| pass.forward.start <= event)
+            .checked_sub(1)
+    }
+
     /// Returns the pass whose forward pass contains an event.
     pub(super) fn pass_of(&self, event: usize) -> Option<&Pass> {
         let pass = self.pass_at(event)?;
@@ -143,8 +150,7 @@ impl Phases {
 
     /// Returns the pass that contains an event.
     pub(super) fn pass_at(&self, event: usize) -> Option<&Pass> {
-        let next = self.passes.partition_point(|pass| pass.forward.start <= event);
-        let pass = self.passes.get(next.checked_sub(1)?)?;
+        let pass = self.passes.get(self.pass_number(event)?)?;
         (event < pass.backward.end).then_some(pass)
     }
 

@@ -1,11 +1,12 @@
 //! The edits that may lower the peak of a program, derived from the groups that hold it.
 
 use super::draft::Draft;
+use super::growing::growing;
 use super::pattern::Pattern;
 use super::phases::{Phase, Phases};
 use super::scale::Follows;
 use super::{Change, Edit};
-use crate::program::Program;
+use crate::program::{Op, Program};
 use crate::tags::tag_group;
 use millpond_trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,12 +44,33 @@ pub(crate) fn propose(trace: &Trace, program: &Program) -> Vec<Edit> {
             pattern: Some(pattern),
         }));
     };
+    let peak = program.ops.get(program.peak_op).and_then(Op::event);
+    if let Some(growing) = peak.and_then(|event| growing(trace, &draft, &phases, event as usize)) {
+        add(Change::Without, &[growing.tag]);
+    }
     let chain = chain(trace, &draft, &phases, &groups, program.peak_requested);
     if !chain.is_empty() {
         add(Change::Chunk(PARTS), &chain);
     }
-    for layer in layers(&groups, worth) {
-        add(Change::Recompute, &[layer]);
+    let layers = layers(&groups, worth);
+    for layer in &layers {
+        add(Change::Recompute, std::slice::from_ref(layer));
+    }
+    if layers.is_empty() {
+        // Without the names of modules, all activations are recomputed together.
+        let mut forward: Vec<(&String, &Group)> = groups
+            .iter()
+            .filter(|(_, group)| group.phase == Some(Phase::Forward) && worth(group.bytes))
+            .collect();
+        forward.sort_by(|a, b| (b.1.bytes, a.0).cmp(&(a.1.bytes, b.0)));
+        let names: Vec<String> = forward
+            .iter()
+            .take(MOST_ALONE)
+            .map(|(name, _)| (*name).clone())
+            .collect();
+        if !names.is_empty() {
+            add(Change::Recompute, &names);
+        }
     }
     let state: Vec<String> = groups
         .iter()

@@ -93,6 +93,14 @@ impl Shortage<'_> {
             );
             return Some((Cause::Elsewhere, why));
         }
+        if bytes > capacity && self.held > 0 {
+            let why = format!(
+                "No allocator can serve it: the request alone is {:.1} times the {} that the program could have.",
+                bytes as f64 / capacity.max(1) as f64,
+                display_size(capacity)
+            );
+            return Some((Cause::NothingFree, why));
+        }
         let (capacity, short) = (display_size(capacity), display_size(short));
         let why = match self.held {
             0 => format!(

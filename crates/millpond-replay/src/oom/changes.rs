@@ -31,7 +31,7 @@ impl Trials<'_> {
             count += tried.len();
         }
         let mut found: Vec<Remedy> = tried.into_iter().filter_map(|tried| tried.remedy).collect();
-        found.sort_by_key(|remedy| Reverse(remedy.spare_bytes));
+        found.sort_by_key(|remedy| Reverse((remedy.is_of_growing(), remedy.spare_bytes)));
         (found, count)
     }
 

@@ -33,12 +33,16 @@ pub(crate) fn moment(event: u32, time_us: Option<u64>) -> String {
     }
 }
 
-/// Returns the time of an event since the first, if the recording has times.
+/// Returns the time of an event since the recording began, if it has times. Only recordings of this library say when they began. Others
+/// began with their first event.
 pub(crate) fn time_us(trace: &Trace, event: u32) -> Option<u64> {
     if trace.cautions.iter().any(|c| matches!(c, Caution::NoTimes)) {
         return None;
     }
-    let start = trace.events.first()?.time_us;
+    let start = match trace.origin.format {
+        Format::MillpondRecording => 0,
+        _ => trace.events.first()?.time_us,
+    };
     Some(trace.events.get(event as usize)?.time_us.saturating_sub(start))
 }
 

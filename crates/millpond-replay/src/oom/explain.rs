@@ -9,13 +9,14 @@ use super::remedy::Trials;
 use super::rules::Rules;
 use super::{Failure, OomOrigin, OutOfMemory, RefusedRequest};
 use crate::allocator::usual_policy;
+use crate::edit;
 use crate::options::Options;
 use crate::program::{Program, Wanted};
 use crate::run::{Device, Run, Stop, run};
 use crate::steps::Steps;
 use crate::ticks::Ticks;
 use crate::verify::recorded_conf;
-use millpond_engine::{Settings, policies};
+use millpond_engine::{Settings, display_size, policies};
 use millpond_trace::{Format, Trace};
 
 /// The most groups of each list.
@@ -36,7 +37,8 @@ impl OutOfMemory {
     #[must_use]
     pub fn recorded(trace: &Trace, options: &Options) -> Option<Self> {
         let refused: Vec<u32> = options.selection.refused(trace).map(|(at, _)| at).collect();
-        let last = *refused.last()?;
+        let fatal = options.selection.fatal(trace).map(|(at, _)| at).last();
+        let last = fatal.or(refused.last().copied())?;
         let event = trace.events.get(last as usize)?;
         let own = Own::recorded(trace);
         let rules = Rules::of(&own.policy, &own.settings);
@@ -77,7 +79,7 @@ impl OutOfMemory {
             pool: event.pool,
         };
         let at = program.as_ref().map_or(0, |program| program.position(last));
-        let held = Held::new(trace, program.as_ref(), at);
+        let held = Held::new(trace, program.as_ref(), at, Some(last));
         let is_made = |program: &Program| program.ops.get(at).is_some_and(|op| op.event == last);
         let program = program.filter(|program| device.bytes.is_some() && is_made(program));
         if let (None, Some(program)) = (&after, &program) {
@@ -94,9 +96,19 @@ impl OutOfMemory {
             layout: after.as_ref(),
             rules: &rules,
         };
-        let (cause, why) = shortage.explain();
+        let (cause, mut why) = shortage.explain();
+        if let (Cause::Unknown, true, Some(taken)) = (cause, is_pool, trace.recorded_peak_reserved) {
+            why = format!(
+                "Its pool had taken {} from its source, of which the program held {}, and could not take more: a limit was reached, or \
+                 the memory of the machine.",
+                display_size(taken),
+                display_size(held.bytes)
+            );
+        }
         let mut told = Self {
             origin: OomOrigin::Recorded,
+            device: trace.origin.device,
+            was_handled: fatal.is_none(),
             policy: own.policy.clone(),
             refused: refused.len() as u64,
             first: refused
@@ -115,6 +127,7 @@ impl OutOfMemory {
             holders: held.by_tag,
             sites: held.by_site,
             oldest: held.oldest,
+            growing: edit::growing_at(trace, last as usize),
             cause,
             why,
             reproduced: None,
@@ -154,9 +167,11 @@ impl OutOfMemory {
         let outcome = run(program, policy, options.device.source(), &mut observers);
         let stop = outcome.stop?;
         let op = program.ops.get(stop.op)?;
-        let held = Held::new(trace, Some(program), stop.op);
+        let held = Held::new(trace, Some(program), stop.op, op.event());
         let mut told = Self {
             origin: OomOrigin::Replayed,
+            device: trace.origin.device,
+            was_handled: false,
             policy: own.policy.clone(),
             refused: 1,
             first: None,
@@ -179,6 +194,9 @@ impl OutOfMemory {
             holders: held.by_tag,
             sites: held.by_site,
             oldest: held.oldest,
+            growing: op
+                .event()
+                .and_then(|event| edit::growing_at(trace, event as usize)),
             cause: failure.cause,
             why: failure.why.clone(),
             reproduced: None,
@@ -264,12 +282,12 @@ struct Held {
 }
 
 impl Held {
-    fn new(trace: &Trace, program: Option<&Program>, at: usize) -> Self {
+    fn new(trace: &Trace, program: Option<&Program>, at: usize, event: Option<u32>) -> Self {
         let Some(program) = program else {
             return Self::default();
         };
         let starts = Steps::find(program).map_or_else(Vec::new, |steps| steps.starts);
-        let holding = Holding::new(trace, program, at, &starts);
+        let holding = Holding::new(trace, program, at, event, &starts);
         let (blocks, bytes) = holding.total();
         let most = |mut groups: Vec<Holder>| {
             groups.truncate(HOLDERS);

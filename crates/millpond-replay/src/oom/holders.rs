@@ -46,13 +46,19 @@ struct Sum {
 }
 
 impl<'a> Holding<'a> {
-    /// Looks at the blocks that are held after the first `ops` calls. `starts` are the indices of the calls at
-    /// which steps begin.
-    pub(crate) fn new(trace: &'a Trace, program: &Program, ops: usize, starts: &[usize]) -> Self {
+    /// Looks at the blocks that are held after the first `ops` calls, at the time of the event `now`, or else of the last of these calls.
+    /// `starts` are the indices of the calls at which steps begin.
+    pub(crate) fn new(
+        trace: &'a Trace,
+        program: &Program,
+        ops: usize,
+        now: Option<u32>,
+        starts: &[usize],
+    ) -> Self {
         let timed = !trace.cautions.iter().any(|c| matches!(c, Caution::NoTimes));
         let before = &program.ops[..ops.min(program.ops.len())];
-        let last = before.iter().rev().find_map(Op::event);
-        let time = last.and_then(|event| trace.events.get(event as usize));
+        let now = now.or_else(|| before.iter().rev().find_map(Op::event));
+        let time = now.and_then(|event| trace.events.get(event as usize));
         let begun = starts.iter().take_while(|start| **start < before.len());
         Self {
             trace,
@@ -174,7 +180,7 @@ impl Sum {
 /// Returns the groups that hold the most after the first `ops` calls, the largest first.
 #[must_use]
 pub fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec<Holder> {
-    let mut holders = Holding::new(trace, program, ops, &[]).by_tag();
+    let mut holders = Holding::new(trace, program, ops, None, &[]).by_tag();
     holders.truncate(most);
     holders
 }

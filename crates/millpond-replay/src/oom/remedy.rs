@@ -59,6 +59,13 @@ pub struct Remedy {
     pub stalls: u64,
 }
 
+impl Remedy {
+    /// Returns whether the remedy leaves out a group that grows from step to step. Other changes only delay the error.
+    pub(super) fn is_of_growing(&self) -> bool {
+        self.edits.iter().any(|edit| edit.starts_with("without="))
+    }
+}
+
 /// The result of all replays.
 pub(super) struct Proved {
     /// Whether the allocator in use refuses the request in a replay too.
@@ -119,7 +126,13 @@ impl Trials<'_> {
         let step = (self.device.bytes.unwrap_or(u64::MAX) / ALIKE).max(1);
         remedies.sort_by_key(|remedy| {
             let needs_devices = edit::need_devices(remedy.edits.iter().map(String::as_str));
-            (remedy.kind, needs_devices, Reverse(remedy.spare_bytes / step))
+            let spare = remedy.spare_bytes / step;
+            (
+                remedy.kind,
+                !remedy.is_of_growing(),
+                needs_devices,
+                Reverse(spare),
+            )
         });
         Proved {
             reproduced,

@@ -13,6 +13,9 @@ use crate::trials::{each_alone, runs_well};
 /// for each setting, selects them.
 const FINALISTS: usize = 3;
 
+/// The most private pools of a program for which more settings are tried than the finalists.
+const MOST_POOLS: usize = 1 << 12;
+
 /// Settings that the program can use.
 #[derive(Debug)]
 pub(crate) struct Candidate {
@@ -126,12 +129,20 @@ pub(crate) fn candidates(
         return Ok(others(prepared));
     };
     let trials = each_alone(prepared, family, progress)?;
-    let differing = trials.into_iter().filter(|trial| trial.conf != own.conf);
+    let mut confs: Vec<String> = trials.into_iter().map(|trial| trial.conf).collect();
+    confs.retain(|conf| *conf != own.conf);
+    confs.truncate(FINALISTS);
+    // Some settings have an effect only if the device is full, so a peak without a limit does not rank them. Each private pool takes
+    // memory in such a replay.
+    let has_many_pools = prepared.trace().pools.len() > MOST_POOLS;
+    for conf in family.fixed(prepared.program(), prepared.options().device) {
+        if !has_many_pools && conf != own.conf && !confs.contains(&conf) {
+            confs.push(conf);
+        }
+    }
+    let list = confs.iter().filter_map(|conf| Candidate::new(family, conf));
     Ok(Candidates {
-        list: differing
-            .filter_map(|trial| Candidate::new(family, &trial.conf))
-            .take(FINALISTS)
-            .collect(),
+        list: list.collect(),
         is_complete: false,
     })
 }

@@ -30,7 +30,7 @@ pub(super) fn sentences(
         is_complete,
         made: prepared.program().refused,
         is_last: ends_with_refusal(prepared.trace()),
-        refused: prepared.options().selection.refused(prepared.trace()).count() as u64,
+        refused: prepared.options().selection.fatal(prepared.trace()).count() as u64,
     };
     match facts.device {
         Some(device) if facts.peak > device => facts.too_much(device),

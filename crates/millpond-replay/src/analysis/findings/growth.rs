@@ -74,7 +74,7 @@ impl Growth {
             self.groups.resize(group + 1, (0, 0.0, 0.0));
         }
         let of = &mut self.groups[group];
-        of.0 = change(of.0, u128::from(block.bytes));
+        of.0 = change(of.0, block.sum(by).bytes);
     }
 }
 

@@ -3,20 +3,26 @@
 
 use super::super::shown;
 use super::{Finding, Lint, Map, Who, WindowEnd, note_segment, size};
-use crate::analysis::ledger::{Ledger, Watch};
+use crate::analysis::ledger::{Block, Ledger, Watch};
 use crate::ranges::Ranges;
 use millpond_trace::recording::{Kind, Row};
 
 /// The smallest request that is reported, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
+/// The smallest part of the reserved bytes that must be free at the peak: one part in this many. Otherwise the holes had no cost.
+const COST: u128 = 100;
+
 #[derive(Default)]
 pub(super) struct Hole {
     segments: Map<u32, Ranges<()>>,
     /// The pools with a block in two segments. Holes of other pools end with their segment.
     joined: Vec<u32>,
+    /// Whether the recorded program has begun. The rows before are the state at the start of the recording.
+    has_begun: bool,
     /// The largest request that found no hole.
     worst: Option<Blocked>,
+    /// The number of requests for which the pool had enough free bytes.
     times: u64,
 }
 
@@ -160,9 +166,17 @@ fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)], joined: bool) -> Free
 }
 
 impl Watch for Hole {
+    fn opened(&mut self, _: &Ledger<'_>, block: &Block) {
+        self.has_begun |= block.is_event;
+    }
+
+    fn closed(&mut self, _: &Ledger<'_>, _: &Block, by: Option<&Row>) {
+        self.has_begun |= by.is_some();
+    }
+
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
         match row.kind {
-            Kind::Reserve => self.wanted(ledger, row, row.bytes),
+            Kind::Reserve if self.has_begun => self.wanted(ledger, row, row.bytes),
             Kind::Refused => self.wanted(ledger, row, row.requested.max(row.bytes)),
             Kind::Alloc | Kind::Live => self.placed(row),
             _ => {}
@@ -174,6 +188,12 @@ impl Watch for Hole {
 impl Lint for Hole {
     fn told(&self, seen: &WindowEnd<'_>) -> Option<Finding> {
         let worst = self.worst.as_ref()?;
+        let summary = seen.summary;
+        let reserved = summary.peak_reserved.map_or(0, |peak| u128::from(peak.bytes));
+        let has_cost = reserved.saturating_sub(summary.peak.sum.bytes) >= reserved / COST;
+        if !worst.refused && !has_cost {
+            return None;
+        }
         let happened = if worst.refused {
             format!("a request of {} was refused", size(worst.bytes.into()))
         } else {
@@ -184,7 +204,7 @@ impl Lint for Hole {
         };
         let times = match self.times {
             1 => String::new(),
-            times => format!(" This happened {times} times."),
+            times => format!(" In all, {times} requests came when it had enough free bytes."),
         };
         let who = worst.beside.iter().map(|(group, bytes)| Who {
             name: seen
@@ -195,19 +215,23 @@ impl Lint for Hole {
             bytes: *bytes,
             blocks: 1,
         });
+        let beside = match worst.beside.is_empty() {
+            true => "",
+            false => " The blocks beside the largest hole follow",
+        };
         Some(Finding {
             name: "no hole large enough",
             bytes: shown(worst.free),
             evidence: format!(
-                "{happened} although it had {} free, in {} holes of at most {}.{times} The blocks beside the largest hole follow",
+                "{happened} although it had {} free, in {} holes of at most {}.{times}{beside}",
                 size(worst.free),
                 worst.holes,
                 size(worst.largest.into()),
             ),
             when: Some((worst.at, worst.at)),
             who: who.collect(),
-            remedy: "Allocate long-lived blocks before short-lived ones, or use a policy that maps or moves pages (millpond, \
-                     torch-expandable). `millpond replay` shows what each policy would have needed.",
+            remedy: "Allocate long-lived blocks before short-lived ones. `millpond replay` shows whether another setting or policy \
+                     needs less.",
         })
     }
 }
