@@ -636,7 +636,7 @@ pub(crate) struct PoliciesArgs {
 pub(crate) struct CudaEmuArgs {
     /// Options of the driver, as in MILLPOND_CUDA_EMU; the error for an unknown option lists all of them
     #[arg(long, short = 'o', value_name = "KEY:VALUE,…")]
-    pub(crate) options: Option<String>,
+    pub(crate) options: Vec<String>,
 
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
@@ -649,9 +649,9 @@ Examples:
   millpond cuda-emu -o devices:2,memory:24G -- ./program
   millpond cuda-emu -o streams:seeded,seed:7,strict:on -- cargo test
 
-The emulator supports programs that use the driver API, such as cudarc. It does not
-support NVIDIA's runtime and libraries, which use functions of the driver that are not
-documented. Kernels are functions that are registered by name: no device code runs.
+The emulator supports programs that use the driver API, such as cudarc, or NVIDIA's runtime
+library, such as CuPy and PyTorch. Kernels are functions that are registered by name: no device
+code runs. docs/cuda-emulator.md describes what is emulated.
 
 Exit status: the exit status of the command; 2 if the command could not be started.";
 

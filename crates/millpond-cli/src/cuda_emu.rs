@@ -31,8 +31,8 @@ pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
         "LD_LIBRARY_PATH",
         folder.before(std::env::var_os("LD_LIBRARY_PATH")),
     );
-    if let Some(options) = &args.options {
-        command.env(OPTIONS_VARIABLE, options);
+    if !args.options.is_empty() {
+        command.env(OPTIONS_VARIABLE, args.options.join(","));
     }
     let status = command.status().map_err(|source| CliError::Open {
         path: PathBuf::from(program),

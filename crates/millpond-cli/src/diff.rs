@@ -68,6 +68,8 @@ struct Side {
     at: At,
     /// The usual grouping of the recording's blocks.
     usual: By,
+    /// The bytes that one stack represents, if the groups of the comparison are estimates.
+    bytes_per_sample: Option<u64>,
     /// The sum of all segments, if the recording has no history.
     state: Option<PoolOccupancy>,
 }
@@ -95,6 +97,7 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
         name: name.to_string_lossy().into_owned(),
         at,
         usual: By::usual(&history.definitions),
+        bytes_per_sample: By::Site.bytes_per_sample(&history),
         state: history
             .state_only
             .then(|| PoolOccupancy::of_all(&history.standing)),
@@ -200,7 +203,12 @@ fn text(args: &DiffArgs, by: By, sides: &[Side; 2], compared: &Diff, gates: &[Ju
         }
     }
     out.push_str(&format!("\n{}\n", measures(compared)));
-    out.push_str(&groups(compared, by));
+    let per_sample = sides.iter().filter_map(|side| side.bytes_per_sample).max();
+    out.push_str(&groups(
+        compared,
+        by,
+        per_sample.filter(|_| matches!(by, By::Site | By::Stack)),
+    ));
     if !gates.is_empty() {
         out.push('\n');
     }
@@ -278,7 +286,8 @@ fn relative(before: f64, after: f64) -> String {
     }
 }
 
-fn groups(compared: &Diff, by: By) -> String {
+/// Returns the table of groups. If they are estimates, `per_sample` is the number of bytes that one stack represents.
+fn groups(compared: &Diff, by: By, per_sample: Option<u64>) -> String {
     let title = bold(&format!("Held then, by {}", by.name()));
     if compared.groups.is_empty() {
         let same = counted(compared.unchanged, "group");
@@ -321,7 +330,9 @@ fn groups(compared: &Diff, by: By) -> String {
         Align::Right,
         column(&|change| size(change.after.shown())),
     );
-    grid.column("blocks", Align::Right, column(&blocks));
+    if per_sample.is_none() {
+        grid.column("blocks", Align::Right, column(&blocks));
+    }
     let room = width().saturating_sub(grid.width() + 2).max(20);
     let name = |change: &Change| {
         let name = stack::head(&change.name);
@@ -337,7 +348,8 @@ fn groups(compared: &Diff, by: By) -> String {
     let stacks = compared.groups.iter().filter(|_| by == By::Stack);
     let names = stacks.map(|change| change.name.as_str());
     let drawn = stack::below_rows(&grid.render(&looks), rows.len(), names);
-    format!("\n{title}\n{drawn}{same}")
+    let estimate = per_sample.map_or_else(String::new, |bytes| format!("{}\n", stack::sampling(bytes)));
+    format!("\n{title}\n{drawn}{same}{estimate}")
 }
 
 fn blocks(change: &Change) -> String {

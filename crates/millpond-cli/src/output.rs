@@ -165,7 +165,7 @@ fn check_start(path: &Path, bytes: u64, is_ours: impl Fn(&[u8]) -> bool) -> std:
     }
     Err(Error::new(
         ErrorKind::AlreadyExists,
-        "a file that millpond did not write is there already; name another, or remove it",
+        "a file is there already, and nothing in it shows that millpond wrote it; name another, or remove it",
     ))
 }
 

@@ -13,15 +13,27 @@ struct Overall<'a> {
     policy: &'a str,
     worst: (&'a str, &'a PolicyResult),
     failed: Vec<&'a str>,
+    /// The number of recordings that were not replayed under it.
+    missing: usize,
     smallest: Option<u64>,
 }
 
+impl Overall<'_> {
+    /// Returns whether it was replayed for all recordings and finished all of them.
+    fn fits_all(&self) -> bool {
+        self.failed.is_empty() && self.missing == 0
+    }
+}
+
 fn overall<'a>(reports: &[Labelled<'a>]) -> Vec<Overall<'a>> {
-    let Some((_, first)) = reports.first() else {
-        return Vec::new();
-    };
+    let mut names: Vec<&str> = Vec::new();
+    for result in reports.iter().flat_map(|(_, report)| &report.results) {
+        if !names.contains(&result.policy.as_str()) {
+            names.push(&result.policy);
+        }
+    }
     let mut found = Vec::new();
-    for name in first.results.iter().map(|r| r.policy.as_str()) {
+    for name in names {
         let mine: Vec<(&str, &PolicyResult)> = reports
             .iter()
             .filter_map(|(label, report)| Some((*label, report.results.iter().find(|r| r.policy == name)?)))
@@ -37,21 +49,35 @@ fn overall<'a>(reports: &[Labelled<'a>]) -> Vec<Overall<'a>> {
             .map(|(label, _)| *label)
             .collect();
         let smallest: Option<Vec<u64>> = mine.iter().map(|(_, r)| r.smallest_device_bytes).collect();
-        let smallest = smallest.and_then(|all| all.into_iter().max());
+        let missing = reports.len() - mine.len();
+        let smallest = smallest
+            .filter(|_| missing == 0)
+            .and_then(|all| all.into_iter().max());
         found.push(Overall {
             policy: name,
             worst,
             failed,
+            missing,
             smallest,
         });
     }
     found
 }
 
+/// Returns the recordings that no policy finishes.
+fn unservable<'a>(reports: &'a [Labelled<'a>]) -> impl Iterator<Item = &'a str> {
+    let fails = |result: &PolicyResult| result.first_failure.is_some();
+    let failed = reports
+        .iter()
+        .filter(move |(_, report)| !report.results.is_empty() && report.results.iter().all(fails));
+    failed.map(|(label, _)| *label)
+}
+
 /// Returns whether no policy finishes all of the recordings.
 pub(crate) fn none_fits(reports: &[Labelled<'_>]) -> bool {
     let overall = overall(reports);
-    !overall.is_empty() && overall.iter().all(|policy| !policy.failed.is_empty())
+    let all_fail = !overall.is_empty() && overall.iter().all(|policy| !policy.failed.is_empty());
+    all_fail || unservable(reports).next().is_some()
 }
 
 /// Returns the summary below several reports.
@@ -68,7 +94,10 @@ pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -
     let column = |of: &dyn Fn(&Overall<'_>) -> String| overall.iter().map(of).collect::<Vec<_>>();
     grid.column("policy", Align::Left, column(&|o| o.policy.to_owned()));
     if limited {
-        let fits = |o: &Overall<'_>| format!("{} of {}", reports.len() - o.failed.len(), reports.len());
+        let fits = |o: &Overall<'_>| {
+            let replayed = reports.len() - o.missing;
+            format!("{} of {replayed}", replayed - o.failed.len())
+        };
         grid.column("fits", Align::Right, column(&fits));
     }
     grid.column(
@@ -91,13 +120,7 @@ pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -
     grid.column("worst recording", Align::Left, column(&|o| o.worst.0.to_owned()));
     let rows: Vec<Row> = overall
         .iter()
-        .map(|o| {
-            if o.failed.is_empty() {
-                Row::Plain
-            } else {
-                Row::Failed
-            }
-        })
+        .map(|o| if o.fits_all() { Row::Plain } else { Row::Failed })
         .collect();
     let mut out = format!(
         "{}\n\n{}\n\n",
@@ -136,18 +159,30 @@ fn sentences(
     if limited {
         let fit: Vec<&str> = overall
             .iter()
-            .filter(|o| o.failed.is_empty())
+            .filter(|o| o.fits_all())
             .map(|o| o.policy)
             .collect();
         found.push(match fit.as_slice() {
-            [] => "No policy fits all recordings on this device.".to_owned(),
+            [] => match (unservable(reports).next(), overall.iter().find(|o| o.failed.is_empty())) {
+                (Some(label), _) => format!("No policy fits all recordings on this device: none fits {label}."),
+                (None, None) => "No policy fits all recordings on this device.".to_owned(),
+                (None, Some(o)) => format!(
+                    "No policy that was replayed for all recordings fits all of them on this device. {} fits those for which it was \
+                     replayed: `-p {}` replays all.",
+                    o.policy, o.policy
+                ),
+            },
             [one] => format!("Only {one} fits all recordings on this device."),
             some if some.len() == overall.len() => {
                 "Every policy fits all recordings on this device.".to_owned()
             }
             some => format!("Only {} fit all recordings on this device.", some.join(", ")),
         });
-    } else if let Some(least) = overall.iter().min_by_key(|o| o.worst.1.peak_reserved_bytes) {
+    } else if let Some(least) = overall
+        .iter()
+        .filter(|o| o.missing == 0)
+        .min_by_key(|o| o.worst.1.peak_reserved_bytes)
+    {
         found.push(format!(
             "{} has the lowest worst-case peak: {}, for {}.",
             least.policy,

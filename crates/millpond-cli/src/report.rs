@@ -43,6 +43,9 @@ pub(crate) struct Told<'a> {
     /// The memory that the program needs on the device that holds the most. `None` if nothing can be replayed, or if that
     /// would take too long.
     pub(crate) verdict: Option<Verdict>,
+    /// The device of the verdict, and whether the recording has several.
+    pub(crate) verdict_device: i32,
+    pub(crate) has_several_devices: bool,
     /// Sentences about code without names, and the reasons.
     pub(crate) nameless: Vec<String>,
     /// The segments of each device without a history.
@@ -187,7 +190,9 @@ fn replay(told: &mut Told<'_>, window: Window, work: &Work) -> Result<(), CliErr
             told.out_of_memory.push(explained);
         }
     }
+    told.has_several_devices = recording.traces.len() > 1;
     if is_short && let Some(trace) = files::heaviest(recording.traces) {
+        told.verdict_device = trace.origin.device;
         let bar = Progress::steps(work, "replaying");
         let report = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));
         told.verdict = Verdict::of(&trace, &options, &report).ok();
@@ -246,6 +251,8 @@ fn tell<'a>(
         whole,
         out_of_memory: Vec::new(),
         verdict: None,
+        verdict_device: 0,
+        has_several_devices: false,
         nameless: symbols.cautions(),
         states: history
             .standing

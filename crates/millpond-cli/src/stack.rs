@@ -1,7 +1,7 @@
 //! Prints whole stacks below the rows of a table.
 
 use crate::terminal::{dim, width};
-use crate::text::{counted, short};
+use crate::text::{counted, short, size, wrap};
 use millpond_trace::{is_plumbing, tag_site};
 
 /// The columns before a frame.
@@ -55,6 +55,16 @@ pub(crate) fn lines(stack: &str) -> String {
     }
     fold(&mut out, &mut around);
     out
+}
+
+/// Returns a sentence for a table in which one stack represents `bytes` bytes.
+pub(crate) fn sampling(bytes: u64) -> String {
+    let sentence = format!(
+        "Estimated from samples: one block for each {} has a stack. `millpond run --stacks all`, or `stacks=all` in \
+         MILLPOND_RECORD, records all stacks.",
+        size(bytes)
+    );
+    format!("  {}", wrap(&sentence, width().saturating_sub(2), 2))
 }
 
 /// Returns the frame that a person recognises most easily, for places with room for one line.

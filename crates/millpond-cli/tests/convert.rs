@@ -92,7 +92,7 @@ fn other_files_are_not_overwritten_and_errors_name_the_reason() {
         (
             text(&other).to_owned(),
             vec![],
-            "a file that millpond did not write is there",
+            "nothing in it shows that millpond wrote it",
         ),
         (
             text(&folder.join("a.flded")).to_owned(),

@@ -493,25 +493,83 @@ fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
 }
 
 #[test]
-fn the_report_tells_how_to_record_all_stacks_if_most_blocks_have_none() {
-    let (sampled, all) = (
-        with_stacks("sampled", false, 4),
-        with_stacks("all_stacks", false, 1),
-    );
-    let hint = "use `millpond run --stacks all`";
-    let report = |path: &str| {
-        run(&["report", path])
-            .1
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
-    let of_sampled = report(&sampled);
+fn sums_by_site_are_estimated_if_stacks_are_a_sample() {
+    let path = folder("sampled_stacks").join("made.mpr");
+    std::fs::write(&path, sampled().finish(20_000).expect("memory")).expect("written");
+    let sampled = shown(&path);
+    let (_, text, _) = run(&["report", &sampled, "--top", "2"]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("held share samples who"), "{words}");
     assert!(
-        of_sampled.contains("(no stack recorded)") && of_sampled.contains(hint),
-        "{of_sampled}"
+        words.contains("one block for each 64.0 KiB has a stack. `millpond run --stacks all`"),
+        "{words}"
     );
-    assert!(!report(&all).contains(hint));
+    assert!(!words.contains("(no stack recorded)"), "{words}");
+    let peak = &json(&["report", &sampled, "--json"])["peak_by"]["rows"];
+    let (first, second) = (&peak[0], &peak[1]);
+    assert_eq!(
+        (&first["name"], &second["name"]),
+        (&"small (a.c:1)".into(), &"large (a.c:2)".into())
+    );
+    let bytes = |group: &serde_json::Value| group["bytes"].as_u64().expect("a number");
+    assert_eq!(bytes(first) + bytes(second), 10_000 * 1024 + 100 * 65_536);
+    // There are 10,000 small blocks, and about 1 of 64 has a stack.
+    let error = bytes(first) as f64 / (10_000.0 * 1024.0);
+    assert!((error - 1.0).abs() < 0.1, "{error}");
+    // Properties that all blocks have are exact.
+    let pool = &json(&["report", &sampled, "--json", "--by", "pool"])["peak_by"]["rows"][0];
+    assert_eq!(
+        (bytes(pool), &pool["blocks"]),
+        (10_000 * 1024 + 100 * 65_536, &10_100.into())
+    );
+    let (_, text, _) = run(&["diff", &sampled, &with_stacks("all_stacks", false, 1)]);
+    assert!(text.contains("Estimated from samples"), "{text}");
+    // An exported profile has the estimates too.
+    let folded = folder("sampled_folded").join("run.folded").display().to_string();
+    let (code, _, said) = run(&["convert", &sampled, &folded, "--at", "peak"]);
+    assert!(code == 0, "{said}");
+    let lines = std::fs::read_to_string(folded).expect("written");
+    let small = lines.lines().find_map(|line| line.strip_prefix("small "));
+    let error = small.expect("a line").parse::<f64>().expect("bytes") / (10_000.0 * 1024.0);
+    assert!((error - 1.0).abs() < 0.15, "{error}");
+    // All stacks are recorded.
+    let (_, text, _) = run(&["report", &with_stacks("all_stacks", false, 1)]);
+    assert!(!text.contains("samples"), "{text}");
+}
+
+/// Returns a recording of 10,000 blocks of 1 KiB and 100 blocks of 64 KiB. One block for each 64 KiB has a stack.
+fn sampled() -> Writer<Vec<u8>> {
+    let facts = [("program", "made"), ("bytes_per_stack", "65536")];
+    let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut writer = Writer::new(Vec::new(), &facts).expect("memory");
+    let define = |kind, stack| Row {
+        stack,
+        ..Row::new(kind, 0)
+    };
+    for (stack, frame) in [(1, "small\na.c\n1"), (2, "large\na.c\n2")] {
+        let address = [8 * u64::from(stack)];
+        let frame = writer.say(&define(Kind::DefineFrame, 0), Some(frame), Some(&address));
+        frame
+            .and_then(|()| writer.say(&define(Kind::DefineStack, stack), None, Some(&address)))
+            .expect("memory");
+    }
+    for id in 1..=10_100 {
+        let is_large = id % 101 == 0;
+        let bytes = if is_large { 65_536 } else { 1024 };
+        let row = Row {
+            id,
+            requested: bytes,
+            bytes,
+            stack: match (is_large, id % 64) {
+                (true, _) => 2,
+                (false, 1) => 1,
+                (false, _) => 0,
+            },
+            ..Row::new(Kind::Alloc, id)
+        };
+        writer.push(&row).expect("memory");
+    }
+    writer
 }
 
 #[test]

@@ -10,13 +10,13 @@ use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
 use crate::verdict;
 use millpond_replay::analysis::{
-    By, Finding, Group, Held, NO_STACK, RecordedSteps, StepSource, Sum, Summary, Top, Window, top,
+    By, Finding, Group, Held, NO_STACK, RecordedSteps, StepSource, Sum, Summary, Window, top,
 };
 
 /// The column at which values begin.
 const VALUES: usize = 14;
-/// If more than one part in this many of the held memory has no stack, the report says how to record stacks.
-const WITHOUT_STACKS: u128 = 4;
+/// Main memory that did not come from the recorded pools is mentioned if it is at least this many bytes.
+const NOTICED: u64 = 64 << 20;
 /// The most findings that are shown.
 const FINDINGS: usize = 6;
 /// Terminals narrower than this show no bars.
@@ -32,10 +32,16 @@ pub(super) fn plot_columns() -> usize {
 /// Returns the whole report.
 pub(super) fn text(told: &Told<'_>) -> String {
     let mut out = head(told);
+    let device = |device: i32, words: &str| match told.has_several_devices {
+        true => format!("\n{}", bold(&format!("Device {device}{words}"))),
+        false => String::new(),
+    };
     for oom in &told.out_of_memory {
+        out.push_str(&device(oom.device, ""));
         out.push_str(&format!("\n{}", failure::text(oom, width())));
     }
     if let Some(verdict) = &told.verdict {
+        out.push_str(&device(told.verdict_device, ", which holds the most"));
         out.push_str(&format!("\n{}", verdict::text(verdict)));
     }
     let is_cautious = !told.at.summary.loss.sentences.is_empty() || !told.nameless.is_empty();
@@ -129,6 +135,9 @@ fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
             &format!("{}, {} in", size(peak.bytes), nanoseconds(peak.time)),
         );
     }
+    if summary.pools.iter().all(|pool| pool.device < 0) {
+        resident(out, summary);
+    }
     totals(out, summary);
     if let Some(steps) = &whole.steps {
         fact(out, "steps", &steps_sentence(steps));
@@ -138,8 +147,30 @@ fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
     }
     out.push_str(&held_by(told, &summary.peak, "Held at the peak"));
     out.push_str(&largest(&summary.peak, by, true));
-    out.push_str(&kept(summary, by, told.args.top));
+    out.push_str(&kept(told, summary));
     out.push_str(&findings(&whole.findings));
+}
+
+/// Adds the memory of a process that has only pools of host memory, and the part of it that is not recorded.
+fn resident(out: &mut String, summary: &Summary) {
+    let Some(resident) = summary.peak_resident else {
+        return;
+    };
+    let taken = summary.peak_reserved.map_or(0, |peak| peak.bytes);
+    let other = resident.bytes.saturating_sub(taken);
+    let rest = match other >= resident.bytes / 2 && other >= NOTICED {
+        true => format!(
+            "; {} of it did not come from the recorded pools, as files, stacks, and memory that an interpreter takes itself (Python: \
+             set PYTHONMALLOC=malloc)",
+            size(other)
+        ),
+        false => String::new(),
+    };
+    fact(
+        out,
+        "resident",
+        &format!("{} of main memory at most{rest}", size(resident.bytes)),
+    );
 }
 
 fn fact(out: &mut String, name: &str, value: &str) {
@@ -265,23 +296,15 @@ fn steps_sentence(known: &RecordedSteps) -> String {
 
 /// Returns a table of groups with a heading.
 fn held_by(told: &Told<'_>, held: &Held, heading: &str) -> String {
-    let by = told.by;
-    let top = top(held.by(by), told.args.top);
-    let title = format!("{heading}, by {}", by.name());
-    let mut out = table(&title, &top, held.sum, None, by);
-    let mut groups = held.by(by).iter();
-    let without = groups.find(|group| group.name == NO_STACK);
-    // Only recordings of Millpond have numbered stacks, and settings for them.
-    let is_sampled = told.history.definitions.stack_count() > 0;
-    if is_sampled && without.is_some_and(|group| group.sum.bytes > held.sum.bytes / WITHOUT_STACKS) {
-        let hint = "Not all blocks were recorded with their stacks. To record all stacks, use `millpond run --stacks all`, or \
-                    `stacks=all` in MILLPOND_RECORD.";
-        out.push_str(&format!("  {}\n", wrap(hint, width().saturating_sub(2), 2)));
+    let title = format!("{heading}, by {}", told.by.name());
+    let mut out = table(told, &title, held.by(told.by), held.sum, None);
+    if let Some(bytes) = told.by.bytes_per_sample(told.history) {
+        out.push_str(&format!("{}\n", stack::sampling(bytes)));
     }
     out
 }
 
-fn kept(summary: &Summary, by: By, most: usize) -> String {
+fn kept(told: &Told<'_>, summary: &Summary) -> String {
     let kept = &summary.kept;
     if kept.sum.blocks == 0 {
         return String::new();
@@ -290,14 +313,15 @@ fn kept(summary: &Summary, by: By, most: usize) -> String {
         "Allocated here and still held at the end: {} in {}, by {}",
         size(kept.sum.shown()),
         counted(kept.sum.blocks, "block"),
-        by.name()
+        told.by.name()
     );
-    table(&title, &top(kept.by(by), most), kept.sum, Some(summary.to), by)
+    table(told, &title, kept.by(told.by), kept.sum, Some(summary.to))
 }
 
 /// Returns rows of groups with their shares of the total. The remaining groups are one row. `end` is the time from which ages
 /// are counted back. Stacks are below their rows.
-fn table(title: &str, top: &Top, all: Sum, end: Option<u64>, by: By) -> String {
+fn table(told: &Told<'_>, title: &str, groups: &[Group], all: Sum, end: Option<u64>) -> String {
+    let top = top(groups, told.args.top);
     let mut out = format!("\n{}\n", bold(&wrap(title, width(), 0)));
     if all.blocks == 0 {
         out.push_str("  nothing\n");
@@ -324,7 +348,15 @@ fn table(title: &str, top: &Top, all: Sum, end: Option<u64>, by: By) -> String {
     if width() >= BARS_FROM {
         grid.column("", Align::Left, column(&|row| plot::bar(share(&row.sum), BAR)));
     }
-    grid.column("blocks", Align::Right, column(&|row| number(row.sum.blocks)));
+    let counts = match told.by.bytes_per_sample(told.history) {
+        Some(_) => "samples",
+        None => "blocks",
+    };
+    let count = |row: &Group| match row.name == NO_STACK && counts == "samples" {
+        true => String::new(),
+        false => number(row.sum.blocks),
+    };
+    grid.column(counts, Align::Right, column(&count));
     if let Some(end) = end {
         let age = |row: &Group| {
             let since = row.oldest.map(|since| end.saturating_sub(since));
@@ -342,7 +374,7 @@ fn table(title: &str, top: &Top, all: Sum, end: Option<u64>, by: By) -> String {
     let mut looks = vec![Row::Plain; top.rows.len()];
     looks.push(Row::Bound);
     let drawn = grid.render(&looks);
-    let stacks = top.rows.iter().filter(|_| by == By::Stack);
+    let stacks = top.rows.iter().filter(|_| told.by == By::Stack);
     let names = stacks.map(|group| group.name.as_str());
     out.push_str(&stack::below_rows(&drawn, rows.len(), names));
     out

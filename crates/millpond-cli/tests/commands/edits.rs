@@ -157,7 +157,7 @@ fn changes_of_the_program_that_serve_a_refused_request_finish_on_the_device() {
     let flat = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     let best = remedies[0]["text"].as_str().expect("words");
     assert!(
-        flat.contains(&format!("With {best}, the program would have finished.")),
+        flat.contains(&format!("With {best}, the program finishes.")),
         "{stdout}"
     );
 }

@@ -92,7 +92,7 @@ fn a_page_replaces_only_a_page() {
     let (code, _, stderr) = run(&["replay", &file, "--html", &file, "-p", "torch-native"]);
     assert_eq!(code, 2);
     assert!(
-        stderr.contains("millpond did not write is there already"),
+        stderr.contains("nothing in it shows that millpond wrote it"),
         "{stderr}"
     );
     assert_eq!(std::fs::read(&file).expect("still there"), before);
@@ -182,7 +182,7 @@ fn pages_and_pictures_of_other_programs_are_not_replaced() {
         let (code, _, stderr) = run(&args);
         assert_eq!(code, 2, "{name}: {stderr}");
         assert!(
-            stderr.contains("millpond did not write is there"),
+            stderr.contains("nothing in it shows that millpond wrote it"),
             "{name}: {stderr}"
         );
         assert_eq!(std::fs::read(&path).expect("still there"), content, "{name}");
