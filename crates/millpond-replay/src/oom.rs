@@ -195,7 +195,7 @@ impl OutOfMemory {
         let is_of_card = |card: &Card| (card.total / 20 * 17..=card.total / 20 * 22).contains(&had);
         (self.cause == Cause::NothingFree && !cards().iter().any(is_of_card)).then(|| {
             format!(
-                "No known card has {}: if the device has more, something else held the rest, or a limit was set. Run this command with \
+                "No known card has {}: if the device has more, something else held the rest, or a limit was set. `millpond replay` takes \
                  the size of the device as `--device`.",
                 display_size(had)
             )
