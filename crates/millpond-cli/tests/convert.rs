@@ -6,7 +6,7 @@ mod support;
 
 use sample::{ordinary, sample};
 use std::path::Path;
-use support::{folder, run, trace};
+use support::{folder, fragmenting, json, run, trace};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -123,4 +123,18 @@ fn other_files_are_not_overwritten_and_errors_name_the_reason() {
     assert_eq!(std::fs::read(&input).expect("there"), bytes);
     assert_eq!(std::fs::read(&other).expect("there"), b"somebody's");
     assert!(!folder.join("a.folded").exists());
+}
+
+/// A snapshot is replayed under the allocator that it was recorded with, also after it was converted.
+#[test]
+fn a_converted_snapshot_keeps_its_allocator() {
+    let folder = folder("converted_allocator");
+    let csv = fragmenting(&folder);
+    let path = |name: &str| folder.join(name).display().to_string();
+    for (from, to) in [(csv, path("run.pickle")), (path("run.pickle"), path("run.mpr"))] {
+        let (code, _, said) = run(&["convert", &from, &to]);
+        assert_eq!(code, 0, "{said}");
+    }
+    let policy = |file: &str| json(&["replay", file, "--json"])["verdict"]["own"]["name"].clone();
+    assert_eq!(policy(&path("run.mpr")), policy(&path("run.pickle")));
 }

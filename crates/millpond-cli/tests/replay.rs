@@ -14,7 +14,7 @@ mod verdict;
 
 use std::io::Read;
 use std::process::Stdio;
-use support::{command, folder, growing, json, run, small, state_only, trace};
+use support::{command, folder, fragmenting, growing, json, run, small, state_only, trace};
 
 #[test]
 fn exit_codes_distinguish_success_bad_input_and_out_of_memory() {
@@ -83,6 +83,22 @@ fn a_folder_replays_all_its_files_and_names_the_worst() {
     assert!(stdout.contains("All 4 recordings"), "{stdout}");
     assert!(stdout.contains("rank3 holds the most"), "{stdout}");
     assert!(stdout.contains("3 of 4"), "{stdout}");
+}
+
+/// The second recording holds more than the device has, so the policies that were tried for the first one were not tried for it.
+#[test]
+fn a_policy_fits_a_folder_only_if_it_was_replayed_for_all_recordings() {
+    let folder = folder("ranks_of_two_sizes");
+    fragmenting(&folder);
+    let text = "time_us,action,id,bytes,stream,tag\n0,alloc,1,51539607552,0,mask\n1,free,1,51539607552,0,\n";
+    std::fs::write(folder.join("rank1.csv"), text).expect("written");
+    let (code, stdout, stderr) = run(&["replay", &folder.display().to_string(), "--device", "10GiB"]);
+    let words = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(code, 3, "{stdout}{stderr}");
+    assert!(
+        words.contains("No policy fits all recordings on this device: none fits rank1."),
+        "{stdout}"
+    );
 }
 
 #[test]

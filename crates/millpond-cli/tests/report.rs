@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_trace::recording::{Kind, Row, Writer};
+use millpond_trace::recording::{Gauge, Kind, Row, Writer};
 use std::path::{Path, PathBuf};
 use support::{command, folder, json, run, shared, small, state_only, trace};
 
@@ -490,6 +490,119 @@ fn blocks_are_grouped_by_site_if_there_are_stacks_and_no_tags() {
     let compared = |second: &str| json(&["diff", &plain, second, "--json"])["by"].clone();
     assert_eq!(compared(&plain), "site");
     assert_eq!(compared(&tagged), "tag");
+}
+
+/// Equal blocks take two bytes each in the file, and hundreds in the tables of a report.
+#[test]
+fn a_recording_whose_blocks_all_live_at_once_is_reported() {
+    let path = folder("all_live").join("made.mpr");
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    for id in 1..=400_000 {
+        let row = Row {
+            id,
+            address: 64 * id,
+            requested: 64,
+            bytes: 64,
+            ..Row::new(Kind::Alloc, 90 * id)
+        };
+        writer.push(&row).expect("memory");
+    }
+    std::fs::write(&path, writer.finish(40_000_000).expect("memory")).expect("written");
+    let bytes = std::fs::metadata(&path).expect("a file").len();
+    assert!(bytes < 1_200_000, "{bytes}");
+    let peak = &json(&["report", &shown(&path), "--json"])["summary"]["peak"];
+    assert_eq!(peak["blocks"], 400_000);
+    let out = folder("all_live_out").join("run.csv.zst").display().to_string();
+    let (code, _, said) = run(&["convert", &shown(&path), &out]);
+    assert_eq!(code, 0, "{said}");
+}
+
+/// The first segment was taken before the recording began, and more was measured in main memory than all segments have.
+#[test]
+fn memory_from_before_and_beside_the_recording_is_counted() {
+    let path = folder("before").join("made.mpr");
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    let define = Row {
+        pool: 1,
+        ..Row::new(Kind::DefinePool, 0)
+    };
+    writer
+        .say(&define, Some("host\nprogram\nmillpond"), Some(&[u64::MAX]))
+        .expect("memory");
+    let of_pool = |kind, time| Row {
+        pool: 1,
+        ..Row::new(kind, time)
+    };
+    let gauge = |gauge: Gauge, pool, bytes| Row {
+        tag: gauge as u32,
+        pool,
+        bytes,
+        ..Row::new(Kind::Gauge, 3)
+    };
+    for row in [
+        Row {
+            bytes: 2 << 20,
+            ..of_pool(Kind::Reserve, 1)
+        },
+        Row {
+            id: 1,
+            bytes: 3 << 20,
+            requested: 3 << 20,
+            ..of_pool(Kind::Alloc, 2)
+        },
+        gauge(Gauge::Reserved, 1, 4 << 20),
+        gauge(Gauge::Resident, 0, 300 << 20),
+    ] {
+        writer.push(&row).expect("memory");
+    }
+    std::fs::write(&path, writer.finish(10).expect("memory")).expect("written");
+    let (_, text, _) = run(&["report", &shown(&path)]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "holds at most 3.00 MiB at once, and its pool takes at most 4.00 MiB from the system.",
+        "reserved 4.00 MiB then, 25 % of it held by no block",
+        "resident 300 MiB of main memory at most; 296 MiB of it did not come from the recorded pools",
+    ] {
+        assert!(words.contains(part), "{text}");
+    }
+}
+
+/// A program that leaves a block behind in each step, as one with a leak does.
+#[test]
+fn the_steps_of_a_program_that_grows_are_found() {
+    let path = folder("growing_steps").join("run.csv");
+    let mut lines = "time_us,action,id,bytes,stream,tag\n".to_owned();
+    let mut id = 0;
+    for step in 0..12 {
+        let mut held = Vec::new();
+        for layer in 0..40 {
+            id += 1;
+            held.push(id);
+            lines += &format!(
+                "{},alloc,{id},{},0,fwd;act\n",
+                100 * step + layer,
+                1_000_000 + 1000 * layer
+            );
+        }
+        id += 1;
+        lines += &format!("{},alloc,{id},4000000,0,metrics;update\n", 100 * step + 50);
+        for (back, id) in held.iter().rev().enumerate() {
+            lines += &format!(
+                "{},free,{id},{},0,\n",
+                100 * step + 51 + back,
+                1_000_000 + 1000 * (39 - back)
+            );
+        }
+    }
+    std::fs::write(&path, lines).expect("written");
+    let report = json(&["report", &shown(&path), "--json"]);
+    let steps = report["steps"]["steps"].as_array().expect("steps");
+    assert!(steps.len() >= 10, "{}", report["steps"]);
+    let findings = report["findings"].as_array().expect("findings");
+    let growth = findings
+        .iter()
+        .find(|finding| finding["name"] == "growth from step to step");
+    assert_eq!(growth.expect("growth")["who"][0]["name"], "metrics; update");
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn threads_may_free_before_they_allocate() {
     record(&program, "first", &[]);
 }
 
-/// The smallest stack that POSIX allows has 16 KiB. Without optimisation the library takes more of it.
+/// The smallest stack of a thread has 16 KiB. Without optimisation, the library needs more than that.
 #[test]
 fn threads_with_small_stacks_may_allocate() {
     let Some(program) = compile("small_stack.c") else {
@@ -309,7 +309,8 @@ fn a_recorded_program_with_a_limit_on_addresses_gets_its_memory_and_continues() 
         return;
     };
     for (limit, bytes, is_complete) in [
-        (60_000, 4_096, true),
+        // With 60,000 KiB, this library without optimisation leaves less than the half to the pool.
+        (64_000, 4_096, true),
         (200_000, 64, false),
         (200_000, 4_096, true),
         (200_000, 1_000_000, true),
