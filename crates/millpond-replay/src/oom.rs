@@ -42,10 +42,10 @@ use millpond_engine::{Fidelity, display_size};
 pub(crate) use rules::Rules;
 use serde::Serialize;
 
-/// Devices with fewer bytes are parts of a card, or made up.
+/// The bytes of a device are compared with those of known cards only from this number on. Tests and parts of cards have less.
 const LEAST_CARD: u64 = 1 << 30;
 
-/// A remedy must leave one part in this many of the device free to be preferred.
+/// A remedy is preferred if it leaves at least the bytes of the device divided by this number free.
 const SPARE: u64 = 100;
 
 /// The origin of an out-of-memory event.

@@ -15,7 +15,7 @@ use millpond_replay::analysis::{
 
 /// The column at which values begin.
 const VALUES: usize = 14;
-/// Main memory that did not come from the recorded pools is mentioned if it is at least this many bytes.
+/// The report mentions main memory that did not come from the recorded pools if it has at least this many bytes.
 const NOTICED: u64 = 64 << 20;
 /// The most findings that are shown.
 const FINDINGS: usize = 6;
@@ -160,8 +160,8 @@ fn resident(out: &mut String, summary: &Summary) {
     let other = resident.bytes.saturating_sub(taken);
     let rest = match other >= resident.bytes / 2 && other >= NOTICED {
         true => format!(
-            "; {} of it did not come from the recorded pools, as files, stacks, and memory that an interpreter takes itself (Python: \
-             set PYTHONMALLOC=malloc)",
+            "; {} of it did not come from the recorded pools, such as mapped files, stacks, and memory that an interpreter takes from \
+             the system itself (Python: set PYTHONMALLOC=malloc)",
             size(other)
         ),
         false => String::new(),

@@ -11,7 +11,8 @@
 //! - The program holds as much as one period ago. If the sizes repeat, it holds as many bytes. If the shapes repeat, it
 //!   holds as many blocks, and its fewest bytes within the period are the same as in the period before. This
 //!   distinguishes a training step from the layers inside it. The allocations of a layer repeat as well, but each layer
-//!   keeps its activations. A detector of [growing](Detector::growing) steps allows a quarter of the period's span more.
+//!   keeps its activations. For [growing](Detector::growing) steps it may hold more, by up to a quarter of the
+//!   period's span.
 //!
 //! Candidates come from a table with the last position of each run of [`GRAM`] sizes or shapes (a rolling hash, as in
 //! Karp and Rabin). For sizes and for shapes, a period is tried until it fails, and then the next candidate is looked up.
@@ -85,7 +86,7 @@ pub struct Detector {
     credit: usize,
     /// Numbers of the allocations at the program's last two step marks.
     marks: (u64, u64),
-    /// The program may hold this part of a period's span more after each period: one part in this many.
+    /// The divisor of a period's span. The quotient is the number of bytes by which the program may grow in a period.
     growth: u64,
 }
 

@@ -96,7 +96,7 @@ fn explain(error: AllocError) -> *mut u8 {
     }
     if let Some(limit) = millpond_os::data_limit() {
         text += &format!(
-            "  the process may have {} of data (ulimit -d), and memory beyond that is not available to it\n",
+            "  the process may have {} of data (ulimit -d), which includes the memory of the pool\n",
             display_size(limit)
         );
     }

@@ -1,4 +1,8 @@
 //! Finds a group of blocks that grows from one training step to the next, because the program keeps what it should free.
+//!
+//! A group grows if it holds blocks of at least [`LEAST_PASSES`] passes, most of them from earlier passes than the current one, and if
+//! each quarter of the passes since its first block has made some of them. State that the first steps make does not grow, and neither
+//! do the activations of one pass.
 
 use super::draft::{Draft, Life};
 use super::phases::Phases;
@@ -7,11 +11,10 @@ use millpond_trace::Trace;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 
-/// The fewest passes in which a growing group has made the blocks that it holds. State that the first steps make belongs to
-/// fewer, and the blocks of a single pass to one.
+/// The fewest passes in which a growing group has made the blocks that it holds.
 const LEAST_PASSES: usize = 4;
 
-/// The smallest share of the held bytes that a growing group holds: one part in this many.
+/// A growing group holds at least the bytes that the program holds divided by this number.
 const WORTH: u64 = 10;
 
 /// A group of blocks that grows from step to step.

@@ -12,7 +12,8 @@ const SHARE: u64 = 64 << 20;
 /// The additional bytes that a recording may take for each byte of its file. The densest recordings of programs have a row in every two
 /// bytes and take half of this.
 const PER_BYTE: u64 = 48;
-/// The bytes for each byte of the file that blocks may take which live at once.
+/// The additional bytes that the blocks which live at once may take for each byte of the file. All blocks of an honest recording may
+/// live at once. Each then takes a few hundred bytes here, and two bytes of the file.
 const PER_BYTE_OF_BLOCKS: u64 = 256;
 /// The rows that any recording may have. It may have one more for each byte of its file, like lines of a compressed text.
 const ROWS: u64 = 1 << 20;
@@ -67,8 +68,7 @@ impl Allowance {
         })
     }
 
-    /// Checks that the `bytes` that blocks take which live at once are within the allowance. There may be more of them, because all
-    /// blocks of an honest recording may live at once, and each takes a few hundred bytes.
+    /// Checks that the `bytes` of the blocks which live at once are within their own allowance, which is larger.
     ///
     /// # Errors
     /// Returns an error if they exceed it.

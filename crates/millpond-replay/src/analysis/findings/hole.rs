@@ -10,7 +10,7 @@ use millpond_trace::recording::{Kind, Row};
 /// The smallest request that is reported, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// The smallest part of the reserved bytes that must be free at the peak: one part in this many. Otherwise the holes had no cost.
+/// The holes had a cost if at least the reserved bytes divided by this number were free at the peak.
 const COST: u128 = 100;
 
 #[derive(Default)]
