@@ -491,6 +491,17 @@ impl Ledger {
         }
     }
 
+    /// Adds the bytes of one block to a survey, if the block is in the account. It may be called under a pool's locks.
+    #[doc(hidden)]
+    pub fn survey_block(&self, address: usize, survey: &mut Survey) {
+        let hash = table::hash(address);
+        let found = lock(self.shard(hash)).get(hash, address).copied();
+        if let Some(Record { tag, bytes, .. }) = found {
+            let weight = self.weight();
+            survey.holder(tag.name(), (bytes as u64).saturating_mul(weight), weight);
+        }
+    }
+
     /// Takes every lock for a fork, because a child could never release a lock that another thread held. They are taken
     /// after all locks of the pools.
     #[doc(hidden)]

@@ -41,7 +41,7 @@ use super::device::CudaDevice;
 use super::error::CudaError;
 use super::source::CudaMemory;
 use super::stream::CudaStream;
-use millpond_account::budget::{Budget, Charge};
+use millpond_account::budget::Budget;
 use millpond_engine::Block;
 use millpond_os::device::Device;
 use shared::{Parts, Shared};
@@ -53,11 +53,11 @@ use std::time::Duration;
 /// The alignment of every address, which is the driver's own.
 const ALIGN: u64 = 256;
 
-/// A block that a caller holds, and its charges.
+/// A block that a caller holds.
 pub(crate) struct Held {
     pub(super) block: Block,
-    /// `None` if the block is charged to no budget.
-    charges: Option<Box<[Charge]>>,
+    /// Whether the pool has charges of the block.
+    is_charged: bool,
 }
 
 /// The budget and the timeout of a request.

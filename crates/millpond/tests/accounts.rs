@@ -1,6 +1,6 @@
 //! The statistics of pools in combination with limits, closed pools, tenants and threads.
 
-use millpond::{Budget, Pool, budget::Measure};
+use millpond::{Budget, Pool, Tracking, budget::Measure};
 use std::thread;
 
 const MIB: u64 = 1 << 20;
@@ -62,4 +62,57 @@ fn a_block_that_changes_owner_is_charged_to_its_current_owner() {
             });
         }
     });
+}
+
+/// The pool lists its blocks for refusals of its own budget. A tenant's budget has no such list.
+#[test]
+fn the_refusal_of_a_tenant_names_the_holders_of_its_blocks_only() {
+    let all = Budget::builder("all").measure(Measure::Allocated).limit(64 << 20);
+    let all = all.build().expect("a budget");
+    let pool = Pool::builder()
+        .name("pool")
+        .budget(&all)
+        .track(Some(Tracking::All));
+    let pool = pool.host().expect("a pool");
+    let own = pool.budget().expect("its own budget");
+    let group = own
+        .child_builder("group")
+        .limit(4 << 20)
+        .build()
+        .expect("a budget");
+    let tenant = |name: &str| {
+        pool.tenant(&group.child(name).expect("a budget"))
+            .expect("a tenant")
+    };
+    let (one, two) = (tenant("one"), tenant("two"));
+    let held = {
+        let _scope = millpond::tag("activations");
+        [&one, &two].map(|tenant| tenant.alloc::<u8>(1 << 20).expect("room"))
+    };
+    let _others = pool.alloc::<u8>(8 << 20).expect("room");
+    let refused = |tenant: &millpond::Tenant| {
+        tenant
+            .alloc::<u8>(3 << 20)
+            .expect_err("over the budget")
+            .to_string()
+    };
+    let said = refused(&one);
+    let lines: Vec<_> = said.lines().map(str::trim).collect();
+    assert_eq!(
+        lines,
+        [
+            "out of memory: 3.00 MiB requested, 1.00 MiB over budget 'all/pool/group' (2.00 MiB of 4.00 MiB allocated)",
+            "below it: one 1.00 MiB, two 1.00 MiB",
+            "2.00 MiB in 2 blocks held by activations",
+            "to free: at least 1.00 MiB; the smallest sufficient block has 1.00 MiB",
+        ]
+    );
+    pool.track(None);
+    let unknown = refused(&two.wait(std::time::Duration::from_millis(1)));
+    assert!(
+        unknown.contains("a pool keeps no account of the holders"),
+        "{unknown}"
+    );
+    drop(held);
+    assert_eq!(group.used(), 0);
 }

@@ -139,6 +139,37 @@ fn a_budget_of_reserved_bytes_refuses_and_names_the_holders() {
 }
 
 #[test]
+fn the_refusal_of_a_tenant_names_the_holders_of_its_blocks_only() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder()
+        .track(Some(Tracking::All))
+        .build(&device)
+        .expect("a pool");
+    let budget = Budget::builder("tenant")
+        .measure(Measure::Allocated)
+        .limit(4 * MIB);
+    let budget = budget.build().expect("a budget");
+    let tenant = pool.tenant(&budget).expect("it counts blocks");
+    let _scope = millpond::tag("activations");
+    let held = tenant.alloc::<u8>(3 << 20, &stream).expect("fits");
+    let _others = pool.alloc::<u8>(8 << 20, &stream).expect("fits");
+    let error = tenant.alloc::<u8>(2 << 20, &stream).expect_err("over the budget");
+    let said = error.to_string();
+    let lines: Vec<_> = said.lines().map(str::trim).collect();
+    assert_eq!(
+        lines,
+        [
+            "out of memory: 2.00 MiB requested, 1.00 MiB over budget 'tenant' (3.00 MiB of 4.00 MiB allocated)",
+            "3.00 MiB in 1 block held by activations",
+            "to free: at least 1.00 MiB; the smallest sufficient block has 3.00 MiB",
+        ]
+    );
+    drop(held);
+    assert_eq!(budget.used(), 0);
+    assert!(tenant.alloc::<u8>(2 << 20, &stream).is_ok());
+}
+
+#[test]
 fn tenants_have_budgets_of_their_own_and_may_wait() {
     let Some((device, stream)) = device() else { return };
     let pool = builder().limit(16 * MIB).build(&device).expect("a pool");

@@ -107,6 +107,12 @@ impl Shard {
         sums.blocks += 1;
     }
 
+    /// Returns the entry of a live block.
+    pub(super) fn get(&self, hash: u64, address: usize) -> Option<&Record> {
+        let found = self.live.find(hash, |entry| entry.0 == address);
+        found.map(|entry| &entry.1)
+    }
+
     fn subtract(&mut self, record: &Record) {
         let found = self
             .tags

@@ -134,6 +134,12 @@ impl Survey {
         }
     }
 
+    /// Adds a live block whose place in the layout of its pool is not known.
+    #[doc(hidden)]
+    pub fn block(&mut self, bytes: u64) {
+        self.heaviest.add(bytes);
+    }
+
     /// Returns the post-mortem.
     #[must_use]
     pub fn finish(&self) -> PostMortem {

@@ -10,7 +10,7 @@ use crate::error::CudaError;
 use crate::source::CudaMemory;
 use crate::stream::{CudaStream, captures};
 use crate::{captured, fork, later};
-use millpond_account::budget::{Budget, Refusal};
+use millpond_account::budget::{Budget, Charge, Refusal};
 use millpond_account::error::AllocError;
 use millpond_account::event::PoolLabel;
 use millpond_account::memory::MemoryKind;
@@ -20,6 +20,7 @@ use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, SourceEr
 use millpond_os::device::Device;
 use millpond_os::reentrancy::inside;
 use millpond_pool::pool::{PoolHeap, SourceTraffic};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     pub(super) retain: Mutex<RetainConf>,
     pub(super) zero_on_reuse: AtomicBool,
     pub(super) raw: OnceLock<RawBlocks>,
+    /// The charges of blocks to budgets, by address.
+    pub(super) charges: Mutex<HashMap<u64, Vec<Charge>>>,
 }
 
 /// The properties of a pool that never change.
@@ -164,6 +167,7 @@ impl Shared {
             retain: Mutex::new(parts.retain),
             zero_on_reuse: AtomicBool::new(parts.zero_on_reuse),
             raw: OnceLock::new(),
+            charges: Mutex::default(),
         });
         let of = &shared.parts;
         let told = of.budget.as_ref().or(of.reserved.as_ref());
@@ -292,8 +296,11 @@ impl Shared {
         match charges.raise(block.bytes(), until) {
             Ok(()) => {
                 self.tell_allocated(&block);
-                let charges = Some(charges.taken.into());
-                Ok(Held { block, charges })
+                charges.keep(block.address());
+                Ok(Held {
+                    block,
+                    is_charged: true,
+                })
             }
             Err(error) => {
                 if let Ok(mut core) = self.core() {
@@ -467,10 +474,9 @@ impl Shared {
             return;
         }
         // The charges are refunded last.
-        let Held {
-            block,
-            charges: _charges,
-        } = held;
+        let Held { block, is_charged } = held;
+        // Another block may have the address as soon as this one is left.
+        let _charges = is_charged.then(|| lock(&self.charges).remove(&block.address()));
         if self.watched.load(Ordering::Acquire) {
             // The block belongs to its owner until here, so the check cannot fail.
             let _ = self.watchers().freed(&info(&block));
@@ -545,7 +551,10 @@ impl DevicePool {
             // The functions on the path of a hit are inlined. Otherwise each of them would copy the block through memory.
             shared.place(size, stream, until).map(|block| {
                 shared.tell_allocated(&block);
-                Held { block, charges: None }
+                Held {
+                    block,
+                    is_charged: false,
+                }
             })
         };
         let held = held.map_err(refuse)?;

@@ -5,6 +5,7 @@ use super::request::AllocRequest;
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::budget::{Budget, Charge};
 use millpond_account::error::AllocError;
+use millpond_account::post_mortem::Survey;
 use millpond_os::reentrancy::inside;
 use std::time::{Duration, Instant};
 
@@ -87,10 +88,29 @@ impl Heap {
             Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),
             None => budget.charge(bytes),
         };
-        charged.map_err(|error| {
+        charged.map_err(|mut error| {
             self.count_refusal();
+            error.explain(|budget, survey| self.survey_charges(budget, survey));
             AllocError::Budget(Box::new(error))
         })
+    }
+
+    /// Adds the blocks that are charged to a budget to a survey. Allocates nothing.
+    fn survey_charges(&self, budget: &Budget, survey: &mut Survey) {
+        let _inside = inside();
+        let ledger = self.ledger();
+        if ledger.is_none() {
+            survey.no_account();
+        }
+        let charges = lock(&self.charges);
+        let charged = |charge: &&Charge| charge.budget().reaches(budget);
+        for (address, charge) in charges.iter().filter(|(_, charge)| charged(charge)) {
+            survey.block(charge.bytes());
+            if let Some(ledger) = &ledger {
+                ledger.survey_block(*address, survey);
+            }
+        }
+        drop(charges);
     }
 
     /// Returns whether a charge to a budget also charges the pool's own budget.
