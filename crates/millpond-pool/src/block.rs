@@ -16,6 +16,7 @@ pub(crate) use origin::origin;
 pub use origin::{Handle, Memory};
 pub use owner::Owner;
 
+use crate::pool::RawBlock;
 use millpond_account::error::AllocError;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
@@ -36,7 +37,8 @@ pub(crate) struct OwnedBlock {
     bytes: usize,
     requested: usize,
     align: usize,
-    owner: Owner,
+    /// It is taken out only in the drop.
+    owner: ManuallyDrop<Owner>,
 }
 
 // SAFETY: the block belongs to its holder alone by the invariant, owners may be called from any thread, and a shared block
@@ -53,11 +55,10 @@ pub fn bytes_of<T>(len: usize) -> Result<usize, AllocError> {
             "elements of zero size need no memory: use a type whose size is not zero"
         );
     };
-    let bytes = size_of::<T>().checked_mul(len);
-    let most = isize::MAX as usize;
-    bytes
-        .filter(|bytes| *bytes <= most)
-        .ok_or(AllocError::UNCOUNTABLE)
+    match size_of::<T>().checked_mul(len) {
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(bytes),
+        _ => Err(AllocError::UNCOUNTABLE),
+    }
 }
 
 /// Returns the alignment to request so that elements are aligned too.
@@ -80,7 +81,7 @@ impl OwnedBlock {
             bytes: 0,
             requested: 0,
             align,
-            owner,
+            owner: ManuallyDrop::new(owner),
         }
     }
 
@@ -100,13 +101,39 @@ impl OwnedBlock {
             bytes,
             requested: bytes,
             align,
-            owner: Owner::Foreign(owner),
+            owner: ManuallyDrop::new(Owner::Foreign(owner)),
         }
     }
 
     /// Allocates a block. For 0 bytes no block is allocated. `align` is a power of two. If `zeroed` is true, the first
     /// `requested` bytes are zero, otherwise the block is uninitialised.
+    ///
+    /// The fast path is inlined into callers in every crate, so that the fields of the block stay in registers. If they were returned
+    /// in memory and copied from there two at a time, the processor would wait for the writes.
+    #[inline(always)]
     pub(crate) fn allocate(
+        owner: Owner,
+        requested: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Result<Self, AllocError> {
+        let Owner::Pool(heap) = owner else {
+            return Self::allocate_elsewhere(owner, requested, align, zeroed);
+        };
+        let taken = if requested > 0 {
+            heap.allocate(requested, align.max(heap.align()), zeroed)?
+        } else {
+            RawBlock {
+                address: align,
+                bytes: 0,
+            }
+        };
+        Ok(Self::of(taken, owner, requested, align))
+    }
+
+    /// Allocates a block from an owner that is not a pool.
+    #[inline(never)]
+    fn allocate_elsewhere(
         owner: Owner,
         requested: usize,
         align: usize,
@@ -121,14 +148,20 @@ impl OwnedBlock {
             Owner::Direct(source) => source.allocate(requested, align, zeroed)?,
             Owner::Foreign(_) => return Err(AllocError::Foreign),
         };
+        Ok(Self::of(taken, owner, requested, align))
+    }
+
+    /// Creates the owned block of a block that `owner` has just allocated for this request.
+    #[inline(always)]
+    fn of(taken: RawBlock, owner: Owner, requested: usize, align: usize) -> Self {
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut(taken.address));
-        Ok(Self {
+        Self {
             pointer: pointer.unwrap_or(NonNull::dangling()),
             bytes: taken.bytes,
             requested,
             align,
-            owner,
-        })
+            owner: ManuallyDrop::new(owner),
+        }
     }
 
     #[inline]
@@ -162,7 +195,7 @@ impl OwnedBlock {
             }
             return Ok(());
         }
-        let larger = Self::allocate(self.owner.clone(), bytes, self.align, zero)?;
+        let larger = Self::allocate(self.owner().clone(), bytes, self.align, zero)?;
         if keep > 0 {
             // SAFETY: by the invariant both blocks belong to this buffer alone and have these bytes, because `keep <=
             // self.bytes < bytes`. `self` is freed next, and its contents are not used again.
@@ -198,6 +231,20 @@ impl OwnedBlock {
         }
     }
 
+    /// Frees the block of any owner, and drops the owner.
+    ///
+    /// # Safety
+    /// This is the last use of the block.
+    #[inline(never)]
+    unsafe fn free_slowly(&mut self) {
+        // SAFETY: the caller guarantees that the owner is not used again.
+        let owner = unsafe { ManuallyDrop::take(&mut self.owner) };
+        if self.bytes > 0 {
+            // SAFETY: by the invariant the owner has allocated it for this request, and it is not used after the drop.
+            unsafe { owner.free(self.pointer, self.bytes, self.requested) };
+        }
+    }
+
     /// Leaks the block. Its memory and its owner stay for as long as the process runs.
     pub(crate) fn leak(self) -> NonNull<u8> {
         ManuallyDrop::new(self).pointer
@@ -205,11 +252,18 @@ impl OwnedBlock {
 }
 
 impl Drop for OwnedBlock {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            // SAFETY: by the invariant the owner has allocated it for this request, and it is not used after the drop.
-            unsafe { self.owner.free(self.pointer, self.bytes, self.requested) };
+        match *self.owner {
+            Owner::Pool(heap) if self.bytes > 0 => {
+                let address = self.pointer.as_ptr().expose_provenance();
+                let bytes = self.bytes;
+                // By the invariant the pool has allocated it for this request, and it is not used after the drop. A pool as the owner
+                // needs no drop itself.
+                heap.free(RawBlock { address, bytes }, self.requested, 0);
+            }
+            // SAFETY: the value is dropped.
+            _ => unsafe { self.free_slowly() },
         }
     }
 }

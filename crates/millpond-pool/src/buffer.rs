@@ -81,6 +81,7 @@ pub struct Buffer<T> {
 
 impl<T: AnyBitPattern> Buffer<T> {
     /// Creates a buffer of a block. The caller guarantees the invariant of `block`.
+    #[inline]
     fn of(block: OwnedBlock, len: usize) -> Self {
         debug_assert!(block.bytes() / size_of::<T>() >= len);
         debug_assert!(block.align() >= align_of::<T>());

@@ -44,7 +44,6 @@ impl Owner {
     ///
     /// # Safety
     /// This owner allocated it for `requested` bytes, and nothing uses it any more.
-    #[inline]
     pub(super) unsafe fn free(&self, pointer: NonNull<u8>, bytes: usize, requested: usize) {
         match self {
             Self::Pool(heap) => heap.free(taken(pointer, bytes), requested, 0),

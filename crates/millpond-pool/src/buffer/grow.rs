@@ -41,12 +41,19 @@ impl<T: AnyBitPattern> Buffer<T> {
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
+    #[inline]
     pub fn try_reserve(&mut self, additional: usize) -> Result<(), AllocError> {
-        let len = self.len.checked_add(additional).ok_or(AllocError::UNCOUNTABLE)?;
-        let (keep, bytes) = (self.bytes(), bytes_of::<T>(len)?);
-        if bytes <= self.block.bytes() {
+        if additional <= self.capacity() - self.len {
             return Ok(());
         }
+        self.grow_for(additional)
+    }
+
+    /// Moves the elements to a larger block with room for `additional` more.
+    #[cold]
+    fn grow_for(&mut self, additional: usize) -> Result<(), AllocError> {
+        let len = self.len.checked_add(additional).ok_or(AllocError::UNCOUNTABLE)?;
+        let (keep, bytes) = (self.bytes(), bytes_of::<T>(len)?);
         let more = if keep <= DOUBLED { keep } else { keep / 2 };
         if more > bytes - keep && self.block.grow(keep, keep + more, false).is_ok() {
             return Ok(());

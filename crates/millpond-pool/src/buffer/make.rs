@@ -17,6 +17,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.
+            #[inline(always)]
             pub fn alloc<T: AnyBitPattern>(&self, len: usize) -> Result<Buffer<MaybeUninit<T>>, AllocError> {
                 Buffer::uninit(self.owner(), len, ALIGN)
             }
@@ -26,6 +27,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory, or if `align` is not a power of two.
+            #[inline(always)]
             pub fn alloc_aligned<T: AnyBitPattern>(
                 &self,
                 len: usize,
@@ -38,6 +40,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.
+            #[inline(always)]
             pub fn alloc_zeroed<T: AnyBitPattern>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
                 Buffer::zeroed(self.owner(), len, ALIGN)
             }
@@ -47,6 +50,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory, or if `align` is not a power of two.
+            #[inline(always)]
             pub fn alloc_zeroed_aligned<T: AnyBitPattern>(
                 &self,
                 len: usize,
@@ -59,6 +63,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.
+            #[inline(always)]
             pub fn alloc_from<T: AnyBitPattern>(&self, values: &[T]) -> Result<Buffer<T>, AllocError> {
                 let mut buffer = self.alloc::<T>(values.len())?;
                 buffer.write_first(values);
@@ -70,6 +75,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.
+            #[inline]
             pub fn alloc_from_fn<T: AnyBitPattern>(
                 &self,
                 len: usize,
@@ -84,6 +90,7 @@ macro_rules! make_buffers {
             ///
             /// # Errors
             /// Returns an error if there is not enough memory.
+            #[inline]
             pub fn alloc_from_iter<T: AnyBitPattern, I: IntoIterator<Item = T>>(
                 &self,
                 values: I,
@@ -125,6 +132,7 @@ make_buffers!(
 impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     /// Allocates `len` uninitialised elements.
     #[doc(hidden)]
+    #[inline(always)]
     pub fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align, false)?;
@@ -136,6 +144,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 impl<T: AnyBitPattern> Buffer<T> {
     /// Allocates `len` elements, all zero.
     #[doc(hidden)]
+    #[inline(always)]
     pub fn zeroed(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align, true)?;

@@ -42,6 +42,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     /// # Safety
     /// Every element was written.
     #[must_use]
+    #[inline]
     pub unsafe fn assume_init(self) -> Buffer<T> {
         Buffer::of(self.block, self.len)
     }
@@ -50,11 +51,13 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     ///
     /// # Safety
     /// These elements were written, and the buffer has at least `len` elements.
+    #[inline]
     pub(super) unsafe fn assume_init_first(self, len: usize) -> Buffer<T> {
         Buffer::of(self.block, len)
     }
 
     /// Copies the first values of a slice to the first elements, up to the shorter length.
+    #[inline]
     pub(super) fn write_first(&mut self, values: &[T]) {
         for (element, value) in self.iter_mut().zip(values) {
             element.write(*value);
@@ -62,6 +65,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     }
 
     /// Returns a copy of a slice, with the shorter of both lengths.
+    #[inline]
     pub(crate) fn copied(mut self, values: &[T]) -> Buffer<T> {
         let len = self.len().min(values.len());
         self.write_first(values);
@@ -71,6 +75,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 
     /// Writes the same value to every element.
     #[must_use]
+    #[inline]
     pub fn fill(mut self, value: T) -> Buffer<T> {
         // This plain loop over elements compiles to a few wide stores.
         for element in &mut *self {
@@ -84,6 +89,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     ///
     /// # Errors
     /// Returns an error if the lengths differ. The memory is then freed.
+    #[inline]
     pub fn write_from(mut self, values: &[T]) -> Result<Buffer<T>, LengthError> {
         if values.len() != self.len() {
             return Err(LengthError {
@@ -98,6 +104,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 
     /// Writes the value that the function returns for each index.
     #[must_use]
+    #[inline]
     pub fn write_with(mut self, mut value: impl FnMut(usize) -> T) -> Buffer<T> {
         for (index, element) in self.iter_mut().enumerate() {
             element.write(value(index));
@@ -110,6 +117,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
 impl<T: AnyBitPattern> Buffer<T> {
     /// Allocates a buffer of an iterator's elements, of at most the length that the iterator reports.
     #[doc(hidden)]
+    #[inline]
     pub fn collect(owner: Owner, values: impl ExactSizeIterator<Item = T>) -> Result<Self, AllocError> {
         let mut buffer = Buffer::<MaybeUninit<T>>::uninit(owner, values.len(), ALIGN)?;
         let mut written = 0;

@@ -32,14 +32,14 @@ impl RawBlock {
 
 impl Heap {
     /// Allocates a block. If `zeroed` is true, its first `requested` bytes are zero.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn allocate(
         &'static self,
         requested: usize,
         align: usize,
         zeroed: bool,
     ) -> Result<RawBlock, AllocError> {
-        let mut taken = if align > LEAST {
+        let taken = if align > LEAST || requested == 0 {
             RawBlock::REFUSED
         } else if requested <= SMALL {
             with_last(self, RawBlock::REFUSED, |cache| self.pop_small(cache, requested))
@@ -48,13 +48,25 @@ impl Heap {
         } else {
             RawBlock::REFUSED
         };
-        if taken.is_some() {
-            if zeroed {
-                // SAFETY: the block was just allocated, with at least this many bytes.
-                unsafe { clear(taken.address, requested) };
-            }
-            return Ok(taken);
+        if !taken.is_some() {
+            return self.allocate_beyond(taken, requested, align, zeroed);
         }
+        if zeroed {
+            // SAFETY: the block was just allocated, with at least this many bytes.
+            unsafe { clear(taken.address, requested) };
+        }
+        Ok(taken)
+    }
+
+    /// Allocates a block after the fast path has found none. `taken` is its result.
+    #[inline(never)]
+    fn allocate_beyond(
+        &'static self,
+        mut taken: RawBlock,
+        requested: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Result<RawBlock, AllocError> {
         if taken == RawBlock::REFUSED {
             taken = self.allocate_watched(requested, align, zeroed);
             if taken.is_some() {
@@ -68,8 +80,8 @@ impl Heap {
         })
     }
 
-    /// Returns a small block, or none. This function and the similar ones are not inlined, so that callers in every crate use
-    /// the same few instructions. They return two words, which fit in registers.
+    /// Returns a small block, or none. `requested` is not 0. This function and the similar ones are not inlined, so that callers in
+    /// every crate use the same few instructions. They return two words, which fit in registers.
     ///
     /// The functions for small blocks do not look up the cache themselves. In a library, the address of a thread local may need a
     /// function call, and a function that calls others has to save registers. Their callers are inlined, and have saved the
@@ -77,7 +89,7 @@ impl Heap {
     /// separate function.
     #[inline(never)]
     fn pop_small(&'static self, cache: &Cache, requested: usize) -> RawBlock {
-        let (class, bytes) = class_and_bytes(requested.max(1));
+        let (class, bytes) = class_and_bytes(requested);
         self.pop_class_despite::<false>(cache, class, bytes, requested)
     }
 
