@@ -42,6 +42,10 @@ pub enum RecordStacks {
     Always,
 }
 
+/// Begins the recording of a child of a fork at its first event, and returns the session. Returns `None` at later calls, and if the
+/// child is not recorded.
+pub type Begin = fn() -> Option<Arc<Session>>;
+
 /// The state that threads share with the writing thread.
 pub struct Session {
     number: u64,
@@ -53,6 +57,8 @@ pub struct Session {
     /// Addresses of code. The innermost frames of a stack are left out if their code is there.
     left_out: Range<u64>,
     writer: OnceLock<Thread>,
+    /// In the child of a fork: begins the child's own recording.
+    successor: OnceLock<Begin>,
     hurried: AtomicBool,
     /// True if threads wait for space in their rings.
     waits: AtomicBool,
@@ -183,6 +189,7 @@ impl Session {
             stacks,
             left_out: 0..0,
             writer: OnceLock::new(),
+            successor: OnceLock::new(),
             hurried: AtomicBool::new(false),
             waits: AtomicBool::new(stacks == RecordStacks::Always),
             rings: Mutex::default(),
@@ -216,6 +223,22 @@ impl Session {
     /// Rejects all later events.
     pub fn deactivate(&self) {
         self.active.store(false, Ordering::Release);
+    }
+
+    /// Rejects all later events. At each of them, `begin` is called under no lock, and the event belongs to the session that it
+    /// returns.
+    pub fn deactivate_for(&self, begin: Begin) {
+        let _ = self.successor.set(begin);
+        self.deactivate();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_successor(&self, told: &RingEvent) {
+        let begun = self.successor.get().and_then(|begin| begin());
+        if let Some(session) = begun.filter(|session| session.is_active()) {
+            session.tell(told, Way::default());
+        }
     }
 
     /// Asks the writing thread to write all events and end.
@@ -308,7 +331,7 @@ impl Session {
     #[inline(never)]
     fn tell(&self, told: &RingEvent, way: Way) {
         if !self.is_active() {
-            return;
+            return self.tell_successor(told);
         }
         let put = MINE.try_with(|mine| {
             let Ok(mut mine) = mine.try_borrow_mut() else {

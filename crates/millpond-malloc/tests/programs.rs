@@ -145,13 +145,51 @@ fn record(program: &Path, name: &str, arguments: &[&str]) -> Vec<History> {
     files.map(|file| open(file.path())).collect()
 }
 
+/// The bytes that the process of `forks.c` holds while it forks.
+const BEFORE: u64 = 64 << 20;
+
+/// Returns the number of allocations of 999 bytes in a recording, the number of their frees, and the bytes of blocks from before the
+/// recording, in units of [`BEFORE`].
+fn pairs(history: &History) -> (usize, usize, u64) {
+    let (mut allocated, mut freed, mut pool) = (0, 0, 0);
+    let walked = history.walk(|row, _| {
+        if row.requested == 999 {
+            allocated += usize::from(row.kind == Kind::Alloc);
+            freed += usize::from(row.kind == Kind::Free);
+            pool = row.pool;
+        }
+        Flow::On
+    });
+    walked.expect("the file is there");
+    (allocated, freed, history.allocated_before(pool) / BEFORE)
+}
+
+#[test]
+fn the_children_of_forks_are_recorded_if_the_process_has_one_thread() {
+    let Some(program) = compile("forks.c") else {
+        return;
+    };
+    let recorded = |name: &str, arguments: &[&str]| {
+        let histories = record(&program, name, arguments);
+        assert!(histories.iter().all(|history| history.lost == 0));
+        let mut pairs: Vec<_> = histories.iter().map(pairs).collect();
+        pairs.sort_unstable();
+        pairs
+    };
+    let expected = [(1, 1, 0), (1000, 1000, 1), (2000, 2000, 1)];
+    assert_eq!(recorded("forks", &[]), expected);
+    assert_eq!(recorded("forks-threads", &["thread"]), [(1, 1, 0)]);
+}
+
 #[test]
 fn a_recording_has_all_blocks_of_the_process_with_their_stacks() {
     let Some(program) = compile("threads.cpp") else {
         return;
     };
     let histories = record(&program, "recordings", &[]);
-    assert_eq!(histories.len(), 1, "a child of a fork does not record");
+    // The children of the first forks are not recorded, because the process has several threads then.
+    assert!((1..=15).contains(&histories.len()), "{}", histories.len());
+    let mut most = 0;
     for history in histories {
         assert_eq!(history.lost, 0);
         let modules = history.definitions.modules().iter();
@@ -171,9 +209,10 @@ fn a_recording_has_all_blocks_of_the_process_with_their_stacks() {
             Flow::On
         });
         walked.expect("the file is there");
-        assert!(blocks > 100_000, "{blocks}");
         assert_eq!((without_stack, with_own_frames), (0, 0), "of {blocks}");
+        most = most.max(blocks);
     }
+    assert!(most > 100_000, "{most}");
 }
 
 #[test]
@@ -309,7 +348,6 @@ fn a_recorded_program_with_a_limit_on_addresses_gets_its_memory_and_continues() 
         return;
     };
     for (limit, bytes, is_complete) in [
-        // With 60,000 KiB, this library without optimisation leaves less than the half to the pool.
         (64_000, 4_096, true),
         (200_000, 64, false),
         (200_000, 4_096, true),
@@ -332,9 +370,11 @@ fn a_recorded_program_with_a_limit_on_addresses_gets_its_memory_and_continues() 
         assert!(output.status.success(), "{what}: {output:?}");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
         let got: u64 = text(output.stdout).trim().parse().expect("a number");
-        // The pool has half of the addresses, unless the libraries need more than the other half.
+        // The pool has half of the addresses, unless the other half is too small for the libraries and the events that wait to be
+        // written. On a busy machine more events wait.
         let most = limit / 1024 / 2;
-        assert!((most * 2 / 3..=most).contains(&got), "{what}: {got} MiB");
+        let least = if limit < 100_000 { most / 3 } else { most * 2 / 3 };
+        assert!((least..=most).contains(&got), "{what}: {got} MiB");
         let said = text(output.stderr);
         assert!(said.contains("(ulimit -v)"), "{what}: {said}");
         let history = History::open(&recording, &ReadOptions::default()).expect("a recording");

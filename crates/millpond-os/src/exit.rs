@@ -69,13 +69,21 @@ fn has_ended(task: u32) -> bool {
 }
 
 fn only_hidden_remain() -> bool {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return false;
-    };
+    visible_threads() == Some(0)
+}
+
+/// Returns whether the process has only one thread that is not [hidden](crate::spawn_hidden). Returns false if this is unknown.
+pub fn has_one_thread() -> bool {
+    let _quiet = quiet();
+    visible_threads() == Some(1)
+}
+
+/// Returns the number of threads that have not ended and are not hidden, if it is known.
+fn visible_threads() -> Option<usize> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
     let tasks = tasks
         .flatten()
         .filter_map(|task| task.file_name().to_str()?.parse().ok());
-    tasks
-        .filter(|task| !has_ended(*task))
-        .all(|task| task_name(task).starts_with(PREFIX))
+    let visible = tasks.filter(|task| !has_ended(*task) && !task_name(*task).starts_with(PREFIX));
+    Some(visible.count())
 }

@@ -18,7 +18,21 @@ pub fn spawn_hidden<T: Send + 'static>(
     debug_assert!(name.starts_with(PREFIX), "{name}");
     // A thread inherits the signals that are blocked.
     let _blocked = Blocked::all();
-    Builder::new().name(name.to_owned()).spawn(run)
+    let thread = Builder::new().name(name.to_owned()).spawn(run)?;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    set_name(&thread, name);
+    Ok(thread)
+}
+
+/// Sets the name of a thread, which the thread itself sets only when it runs for the first time. The name shows that the thread is
+/// hidden.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn set_name<T>(thread: &JoinHandle<T>, name: &str) {
+    use std::os::unix::thread::JoinHandleExt;
+    // The system refuses longer names.
+    let name: Vec<u8> = name.bytes().take(15).chain([0]).collect();
+    // SAFETY: the handle has not been joined or detached, so the thread's identifier is valid, and the name ends with a zero.
+    unsafe { libc::pthread_setname_np(thread.as_pthread_t(), name.as_ptr().cast()) };
 }
 
 /// Blocks all signals on this thread until it is dropped. Under Miri, which does not support signals, it does nothing.

@@ -39,7 +39,9 @@ pub use atfork::end_of_child;
 #[cfg(target_os = "linux")]
 pub use barrier::{barrier_everywhere, can_barrier_everywhere};
 #[cfg(target_os = "linux")]
-pub use exit::{at_exit, end_abandoned, end_if_abandoned, is_abandoned, look_for_last_thread};
+pub use exit::{
+    at_exit, end_abandoned, end_if_abandoned, has_one_thread, is_abandoned, look_for_last_thread,
+};
 #[cfg(target_os = "linux")]
 pub use facts::{
     address_limit, data_limit, explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings,

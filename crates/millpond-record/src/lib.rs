@@ -49,14 +49,16 @@ use std::io::BufWriter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use writer::{Counted, EventWriter};
 
 /// The bytes of memory that must be free when a recording or a snapshot begins.
 const LEAST_MEMORY: usize = 2 << 20;
+/// The maximum time to wait for the beginning of the writing thread.
+const LONGEST_START: Duration = Duration::from_secs(1);
 
 /// The error of a recording that could not begin or continue.
 #[derive(Debug, thiserror::Error)]
@@ -143,11 +145,15 @@ impl RecorderBuilder {
     /// Starts recording all pools of this process, including those that are made later. `%p` in the path stands for the
     /// process id.
     ///
+    /// With `%p` in the path, the child of a fork begins a recording of its own at its first event, if the process that forked
+    /// had no other threads. A child of a process with several threads is not recorded, because it cannot start a thread safely.
+    ///
     /// # Errors
     /// Returns an error if the process already has a recording, or if the file or the thread cannot be created.
     pub fn start(self, path: impl AsRef<Path>) -> Result<Recorder, RecordError> {
         let _quiet = quiet();
-        let path = with_process(path.as_ref());
+        let pattern = path.as_ref();
+        let path = with_process(pattern);
         let mut current = current();
         if let Some(running) = current
             .running
@@ -158,8 +164,10 @@ impl RecorderBuilder {
                 path: running.path.clone(),
             });
         }
-        let session = self.begin(&path)?;
-        current.running = Some(session);
+        let successor = (path != pattern).then(|| (self.clone(), pattern.to_owned()));
+        let running = self.begin(&path, successor)?;
+        current.running = Some(running);
+        current.successor = None;
         RECORDS.store(true, Ordering::Release);
         drop(current);
         snapshot::recording_begins();
@@ -168,7 +176,7 @@ impl RecorderBuilder {
         Ok(Recorder(()))
     }
 
-    fn begin(self, path: &Path) -> Result<Running, RecordError> {
+    fn begin(self, path: &Path, successor: Option<Successor>) -> Result<Running, RecordError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let file_error = |source| RecordError::File {
             path: path.to_owned(),
@@ -209,14 +217,26 @@ impl RecorderBuilder {
         let session = Arc::new(session.leave_out(own_code().unwrap_or_default()));
         let rows = RowBuilder::new(writer, start.nanos()).map_err(|error| unwritten(path, error))?;
         let writer = EventWriter::new(Arc::clone(&session), rows, self.sums_every);
-        let thread =
-            spawn_hidden("millpond-record", || writer.run(end_abandoned)).map_err(RecordError::Thread)?;
+        let (begun, has_begun) = mpsc::sync_channel(1);
+        let write = move || {
+            {
+                let _quiet = quiet();
+                let _ = begun.send(());
+                drop(begun);
+            }
+            writer.run(end_abandoned)
+        };
+        let thread = spawn_hidden("millpond-record", write).map_err(RecordError::Thread)?;
+        // A new thread allocates from the program's pool before it runs this closure, and the C library ends the process if that fails.
+        // So the program continues when this is done, because it may fill the pool.
+        let _ = has_begun.recv_timeout(LONGEST_START);
         session.set_scribe(thread.thread().clone());
         Ok(Running {
             session,
             thread,
             path: path.to_owned(),
             process: process::id(),
+            successor,
         })
     }
 }
@@ -312,13 +332,20 @@ struct Running {
     path: PathBuf,
     /// The process that is recorded. A child of a fork is not, because the writing thread belongs to its parent.
     process: u32,
+    /// The recording of a child of a fork, if the path differs by process.
+    successor: Option<Successor>,
 }
+
+/// The settings and the path of a recording that begins later. The path contains `%p`.
+type Successor = (RecorderBuilder, PathBuf);
 
 /// The recordings of this process.
 struct Recordings {
     running: Option<Running>,
     /// Sessions that are about to end. Pools may still send events to them.
     ending: Vec<Arc<Session>>,
+    /// In the child of a fork: the recording that begins at the next event.
+    successor: Option<Successor>,
 }
 
 static CURRENT: Ranked<Recordings> = Ranked::new(
@@ -326,12 +353,29 @@ static CURRENT: Ranked<Recordings> = Ranked::new(
     Recordings {
         running: None,
         ending: Vec::new(),
+        successor: None,
     },
 );
 /// True if there is a recording. It is read without a lock.
 static RECORDS: AtomicBool = AtomicBool::new(false);
 
-static FORKS: Participant = Participant::new(Rank::Recording, || Box::new(NoRecording(CURRENT.lock())));
+static FORKS: Participant = Participant::new(Rank::Recording, || {
+    let current = CURRENT.lock();
+    let continues = current
+        .running
+        .as_ref()
+        .is_some_and(|running| running.successor.is_some());
+    let may_continue = continues && os::has_one_thread();
+    let is_first_left_out = continues && !may_continue && !LEFT_OUT.swap(true, Ordering::Relaxed);
+    Box::new(NoRecording {
+        current,
+        may_continue,
+        is_first_left_out,
+    })
+});
+
+/// Whether a process whose recording would continue in a child of a fork had a child that could not be recorded.
+static LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
 fn current() -> Locked<'static, Recordings> {
     FORKS.register();
@@ -339,7 +383,14 @@ fn current() -> Locked<'static, Recordings> {
 }
 
 /// The lock that is held around a fork. No recording begins or ends while it is held.
-struct NoRecording(Locked<'static, Recordings>);
+struct NoRecording {
+    current: Locked<'static, Recordings>,
+    /// Whether the child may start a thread. If another thread of the parent was being started or was ending, it may have held a
+    /// lock of the C library, which the child would wait for.
+    may_continue: bool,
+    /// Whether the child is the first one of the process that is not recorded because of that.
+    is_first_left_out: bool,
+}
 
 impl Resting for NoRecording {
     /// Ends all recordings in the child of a fork, where no thread writes them. No part of a recording is dropped,
@@ -347,18 +398,47 @@ impl Resting for NoRecording {
     /// are not used any more.
     fn forget_others(&mut self) {
         RECORDS.store(false, Ordering::Release);
-        if let Some(running) = self.0.running.take() {
-            running.session.deactivate();
+        if let Some(mut running) = self.current.running.take() {
+            self.current.successor = running.successor.take().filter(|_| self.may_continue);
+            let is_awaited = self.current.successor.is_some() || self.is_first_left_out;
+            IS_AWAITED.store(is_awaited, Ordering::Release);
+            running.session.deactivate_for(begin_successor);
             // The thread of the recording does not exist here, and a new thread may get its id. Dropping the handle could
             // detach that new thread.
             std::mem::forget(running);
         }
-        for session in self.0.ending.drain(..) {
+        for session in self.current.ending.drain(..) {
             session.deactivate();
             std::mem::forget(session);
         }
         session::forget_way();
     }
+}
+
+/// Whether something happens at the first event of a child of a fork. The thread of a recording reads it at its own first allocation, so
+/// it is no lock.
+static IS_AWAITED: AtomicBool = AtomicBool::new(false);
+
+/// Begins the recording of a child of a fork, if it has one and this is its first event. Returns the session.
+fn begin_successor() -> Option<Arc<Session>> {
+    if !IS_AWAITED.swap(false, Ordering::AcqRel) {
+        return None;
+    }
+    let _quiet = quiet();
+    let process = process::id();
+    let Some((builder, path)) = current().successor.take() else {
+        os::say(&format!(
+            "millpond: process {process} is not recorded until it starts a program, because the process that forked had several threads; \
+             this is not said of its later children\n"
+        ));
+        return None;
+    };
+    match builder.start(path) {
+        // The recording runs until the process ends.
+        Ok(recorder) => std::mem::forget(recorder),
+        Err(error) => os::say(&format!("millpond: process {process} is not recorded: {error}\n")),
+    }
+    session()
 }
 
 fn session() -> Option<Arc<Session>> {

@@ -1,8 +1,9 @@
 //! The environment variable that starts a recording.
 
-use super::{RecordStacks, Recorder, RecorderBuilder};
+use super::{RecordStacks, Recorder, RecorderBuilder, with_process};
 use millpond_os as os;
 use millpond_os::reentrancy::quiet;
+use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,10 +33,12 @@ pub(super) fn begin_by_environment() {
     let value = value.to_string_lossy();
     let begun = match parse(&value) {
         Ok(setting) if setting.only.is_some_and(|process| process != process::id()) => return,
-        Ok(setting) => setting
-            .builder
-            .start(setting.path)
-            .map_err(|error| error.to_string()),
+        Ok(Setting { path, builder, only }) => {
+            let path = Path::new(path);
+            // A path without `%p` keeps the child of a fork from being recorded.
+            let path = only.map_or_else(|| path.to_owned(), |_| with_process(path));
+            builder.start(path).map_err(|error| error.to_string())
+        }
         Err(error) => Err(error.to_string()),
     };
     match begun {

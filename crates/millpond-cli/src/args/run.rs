@@ -17,7 +17,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 
-    /// Write a recording of the program; with %p in the name, which stands for the process ID, also of each program that it starts, as in
+    /// Write a recording of the program; with %p in the name, which stands for the process ID, also of each process that it starts, as in
     /// run.%p.mpr
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
