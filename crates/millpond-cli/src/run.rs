@@ -2,10 +2,12 @@
 
 use crate::args::RunArgs;
 use crate::exit::{CliError, Exit, complain};
+use crate::output::check_recording_writable;
 use crate::program::{library, not_started, preload, why_not_preloaded};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The file name of the library, as cargo builds it.
@@ -47,6 +49,15 @@ pub(crate) fn command(args: &RunArgs) -> Result<Exit, CliError> {
         let path =
             std::path::absolute(path).map_err(|error| CliError::Usage(format!("--record: {error}")))?;
         let is_one_file = !path.as_os_str().as_bytes().windows(2).any(|pair| pair == b"%p");
+        // The library would only report a path that cannot be written, and the program would run without a recording.
+        let of_program = path
+            .to_string_lossy()
+            .replace("%p", &std::process::id().to_string());
+        check_recording_writable(if is_one_file {
+            &path
+        } else {
+            Path::new(&of_program)
+        })?;
         let mut value = path.into_os_string();
         value.push(format!(",stacks={}", args.stacks));
         if let Some(bytes) = args.ring {

@@ -83,6 +83,9 @@ fn errors_are_reported_before_the_program_starts() {
         (&["--conf", "limt:1GiB"][..], "true", "unknown setting 'limt'"),
         (&["--record", "a,b.mpr"], "true", "a path without a comma"),
         (&["--record", "a.mpr", "--ring", "1X"], "true", "--ring"),
+        (&["--record", "/nowhere/run.%p.mpr"], "true", "/nowhere/run."),
+        (&["--record", "/dev/null"], "true", "/dev/null"),
+        (&["--record", "Cargo.toml"], "true", "Cargo.toml"),
         (&[], "no-such-program", "there is no program no-such-program"),
     ] {
         let arguments = [&["run"], options, &["--", program]].concat();
