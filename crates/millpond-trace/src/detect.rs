@@ -38,9 +38,19 @@ fn format_of(bytes: &[u8]) -> Result<Format, &'static str> {
     }
     match text {
         [] => Err("the file holds only white space"),
+        [b'{' | b'[', ..] if is_snapshot(text) => Err(
+            "the file is a PyTorch memory snapshot in JSON; write it with torch.cuda.memory._dump_snapshot(path) or with pickle.dump",
+        ),
         [b'{' | b'[', ..] => Ok(Format::ChromeTrace),
         _ => format_of_table(text),
     }
+}
+
+/// Returns whether a JSON text begins with keys of a memory snapshot.
+fn is_snapshot(text: &[u8]) -> bool {
+    let has = |key: &[u8]| text.windows(key.len()).any(|bytes| bytes == key);
+    let is_snapshot = has(b"\"segments\"") || has(b"\"device_traces\"") || has(b"\"segment_type\"");
+    is_snapshot && !has(b"\"traceEvents\"")
 }
 
 fn format_of_table(text: &[u8]) -> Result<Format, &'static str> {

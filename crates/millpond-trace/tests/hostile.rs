@@ -106,6 +106,8 @@ fn empty_and_unknown_files_are_refused() {
     refused(&[0xff; 4096], "no known format");
     refused(&[0; 4096], "no known format");
     refused(b"\x80\x09.", "unknown protocol");
+    refused(b"{\"segments\": [], \"device_traces\": []}", "_dump_snapshot");
+    refused(b"[{\"segment_type\": \"large\"}]", "_dump_snapshot");
     refused(b"# only a comment", "no memory events");
 }
 
