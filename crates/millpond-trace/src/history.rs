@@ -105,17 +105,42 @@ pub struct History {
     /// The bytes that one recorded stack represents, if stacks are a sample.
     bytes_per_stack: Option<u64>,
     /// The bytes of each pool.
-    reserved: Map<u32, Reserved>,
+    pools: Map<u32, PoolBytes>,
+    /// Whether a row so far allocates a block, and whether the blocks of a moment before the first such row are listed.
+    has_blocks: bool,
+    lists_older: bool,
 }
 
-/// The bytes that a pool has taken from its source.
+/// The bytes that a pool has taken from its source, and those of its blocks.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reserved {
-    /// Bytes of the segments that the recording names.
+struct PoolBytes {
+    reserved: Measured,
+    allocated: Measured,
+}
+
+/// Bytes that the recording measures, and whose changes it names.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    /// Bytes of the segments or blocks that the recording names.
     named: u64,
-    /// The smallest difference between a measurement and `named`. It is the bytes of the segments that the pool took before it was
-    /// recorded. `None` without a measurement.
+    /// The smallest difference between a measurement and `named`. It is the bytes of the segments or blocks from before the
+    /// recording. `None` without a measurement.
     before: Option<u64>,
+}
+
+impl Measured {
+    fn add(&mut self, bytes: u64) {
+        self.named = self.named.saturating_add(bytes);
+    }
+
+    fn subtract(&mut self, bytes: u64) {
+        self.named = self.named.saturating_sub(bytes);
+    }
+
+    fn measure(&mut self, bytes: u64) {
+        let more = bytes.saturating_sub(self.named);
+        self.before = Some(self.before.map_or(more, |before| before.min(more)));
+    }
 }
 
 #[derive(Debug)]
@@ -172,7 +197,9 @@ impl History {
         let reader = Reader::new(file.read_from_start())?;
         let mut history = Self {
             bytes_per_stack: bytes_per_stack(reader.facts()),
-            reserved: Map::default(),
+            pools: Map::default(),
+            has_blocks: false,
+            lists_older: false,
             facts: reader.facts().to_vec(),
             rows: RowSource::Rows(Vec::new()),
             interrupt: options.interrupt.cloned().unwrap_or_default(),
@@ -261,27 +288,37 @@ impl History {
         }
     }
 
-    fn note_reserved(&mut self, row: &Row) {
-        let is_full = self.reserved.len() >= MOST_POOLS && !self.reserved.contains_key(&row.pool);
-        if is_full || (row.kind == Kind::Gauge && row.tag != Gauge::Reserved as u32) {
+    fn note_bytes(&mut self, row: &Row) {
+        if self.pools.len() >= MOST_POOLS && !self.pools.contains_key(&row.pool) {
             return;
         }
-        let pool = self.reserved.entry(row.pool).or_default();
+        let pool = self.pools.entry(row.pool).or_default();
         match row.kind {
-            Kind::Reserve => pool.named = pool.named.saturating_add(row.bytes),
-            Kind::Release => pool.named = pool.named.saturating_sub(row.bytes),
-            _ => {
-                let more = row.bytes.saturating_sub(pool.named);
-                pool.before = Some(pool.before.map_or(more, |before| before.min(more)));
-            }
+            Kind::Reserve => pool.reserved.add(row.bytes),
+            Kind::Release => pool.reserved.subtract(row.bytes),
+            Kind::Alloc => pool.allocated.add(row.bytes),
+            Kind::Free | Kind::FreeRequested => pool.allocated.subtract(row.bytes),
+            _ => match Gauge::from_number(row.tag) {
+                Some(Gauge::Reserved) => pool.reserved.measure(row.bytes),
+                Some(Gauge::Allocated) => pool.allocated.measure(row.bytes),
+                _ => {}
+            },
         }
     }
 
     /// Returns the bytes that a pool had taken from its source before it was recorded.
     #[must_use]
     pub fn reserved_before(&self, pool: u32) -> u64 {
-        let pool = self.reserved.get(&pool);
-        pool.and_then(|pool| pool.before).unwrap_or(0)
+        let pool = self.pools.get(&pool);
+        pool.and_then(|pool| pool.reserved.before).unwrap_or(0)
+    }
+
+    /// Returns the bytes of a pool's blocks that were allocated before the recording and that no row lists. Those that are freed
+    /// during the recording do not count. The child of a fork has such blocks, because it inherits them.
+    #[must_use]
+    pub fn allocated_before(&self, pool: u32) -> u64 {
+        let pool = self.pools.get(&pool).filter(|_| !self.lists_older);
+        pool.and_then(|pool| pool.allocated.before).unwrap_or(0)
     }
 
     /// Returns whether a block was allocated before the recording.
@@ -308,8 +345,13 @@ impl History {
     ) -> Result<(), HistoryError> {
         match row.kind {
             Kind::Live => return Ok(()),
+            // A recording that begins in this way lists the blocks from before it.
+            Kind::Keyframe => self.lists_older |= !self.has_blocks,
             Kind::Lost => self.lost = self.lost.saturating_add(row.id),
-            Kind::Reserve | Kind::Release | Kind::Gauge => self.note_reserved(row),
+            Kind::Alloc | Kind::Free | Kind::FreeRequested | Kind::Reserve | Kind::Release | Kind::Gauge => {
+                self.has_blocks |= row.kind == Kind::Alloc;
+                self.note_bytes(row);
+            }
             kind if kind as u8 >= Kind::DefineTag as u8 => {
                 self.definitions.note(row, batch.text(place), batch.list(place));
                 self.definitions.check(allowance)?;

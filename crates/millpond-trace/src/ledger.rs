@@ -349,6 +349,7 @@ impl Ledger {
             settings: self.settings,
             final_reserved_bytes: self.final_reserved_bytes,
             recorded_peak_reserved,
+            unlisted_bytes: 0,
             cautions,
         }
     }

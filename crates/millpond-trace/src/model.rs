@@ -191,6 +191,8 @@ pub struct Trace {
     /// The most bytes that the recorded allocator reserved at once during the recording, from the initial segments and
     /// the segment events. `None` if no segment was recorded.
     pub recorded_peak_reserved: Option<u64>,
+    /// Bytes of blocks from before the recording that are not in it and stay until its end. The child of a fork inherits such blocks.
+    pub unlisted_bytes: u64,
     /// Findings that limit the conclusions.
     pub cautions: Vec<Caution>,
 }

@@ -202,6 +202,16 @@ fn sources(out: &mut String, held: &Held) {
             &format!("{} freed and waiting for streams", size(held.parked_bytes)),
         );
     }
+    if held.unlisted_bytes >= NOTICED.min(held.sum.shown() / 16).max(1) {
+        fact(
+            out,
+            "unlisted",
+            &format!(
+                "{} in blocks from before the recording, as a child of a fork has them",
+                size(held.unlisted_bytes)
+            ),
+        );
+    }
     if let (Some(reserved), Some(share)) = (held.reserved_bytes, held.fragmentation()) {
         let line = format!(
             "{} then, {} of it held by no block",

@@ -100,6 +100,9 @@ pub struct Held {
     pub parked_bytes: u64,
     /// Bytes that pools have taken from their sources. `None` if they are not recorded.
     pub reserved_bytes: Option<u64>,
+    /// Bytes of blocks from before the recording, which it does not list: see
+    /// [`History::allocated_before`](millpond_trace::history::History::allocated_before).
+    pub unlisted_bytes: u64,
     /// The largest blocks, the largest first.
     pub largest: Vec<HeldBlock>,
     /// The groups that hold anything, in no order.
@@ -118,7 +121,8 @@ impl Held {
     #[must_use]
     pub fn fragmentation(&self) -> Option<f64> {
         let reserved = self.reserved_bytes.filter(|bytes| *bytes > 0)?;
-        let free = reserved.saturating_sub(self.sum.shown());
+        let held = self.sum.shown().saturating_add(self.unlisted_bytes);
+        let free = reserved.saturating_sub(held);
         Some(free as f64 / reserved as f64)
     }
 }

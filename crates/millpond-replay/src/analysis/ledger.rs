@@ -332,6 +332,12 @@ impl<'a> Ledger<'a> {
         self.reserved = Some(self.reserved.unwrap_or(0) - known + after);
     }
 
+    /// Returns the bytes of blocks from before the recording, which it does not list.
+    pub(super) fn unlisted(&self) -> u64 {
+        let pools = self.pools.keys().map(|pool| self.history.allocated_before(*pool));
+        pools.fold(0, u64::saturating_add)
+    }
+
     fn gauge(&mut self, row: &Row) {
         let Some(gauge) = Gauge::from_number(row.tag) else {
             return;

@@ -143,6 +143,7 @@ impl MemoryByGroup {
             sum: self.sum,
             parked_bytes: shown(self.parked),
             reserved_bytes: self.reserved.map(shown),
+            unlisted_bytes: ledger.unlisted(),
             largest: largest(blocks, self.largest, &ledger.groups),
             groups: By::ALL.map(|by| {
                 let sums = self.by(by).iter().map(|tally| (tally.at_peak, None));
@@ -187,6 +188,7 @@ pub(super) fn held_now(ledger: &Ledger<'_>, most: usize, wanted: impl Fn(&Block)
         sum,
         parked_bytes: shown(ledger.parked_bytes),
         reserved_bytes: ledger.reserved.map(shown),
+        unlisted_bytes: ledger.unlisted(),
         largest: largest(blocks, most, &ledger.groups),
         groups: By::ALL.map(|by| {
             let sums = groups[by as usize].iter();

@@ -233,6 +233,7 @@ impl Draft {
             settings: trace.settings.clone(),
             final_reserved_bytes: None,
             recorded_peak_reserved: None,
+            unlisted_bytes: 0,
             cautions: trace.cautions.clone(),
         };
         let mut calls: Vec<(Moment, usize, Action)> = Vec::new();

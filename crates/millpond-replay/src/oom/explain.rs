@@ -102,7 +102,7 @@ impl OutOfMemory {
                 "Its pool had taken {} from its source, of which the program held {}, and could not take more: a limit was reached, or \
                  the memory of the machine.",
                 display_size(taken),
-                display_size(held.bytes)
+                display_size(held.bytes.saturating_add(trace.unlisted_bytes))
             );
         }
         let mut told = Self {

@@ -40,6 +40,7 @@ pub fn window(trace: &Trace, program: &Program, placements: &[Placement]) -> (Tr
         settings: trace.settings.clone(),
         final_reserved_bytes: None,
         recorded_peak_reserved: None,
+        unlisted_bytes: 0,
         cautions: trace.cautions.clone(),
     };
     (part, placements)

@@ -24,6 +24,7 @@ pub(super) fn sentences(
         device: prepared.options().device.bytes,
         is_of_host_pool: is_of_host_pool(prepared.trace()),
         reserved: prepared.trace().recorded_peak_reserved,
+        unlisted: prepared.trace().unlisted_bytes,
         had: recorded_device(prepared.trace(), prepared.options()),
         own,
         better,
@@ -50,6 +51,8 @@ struct Facts<'a> {
     is_of_host_pool: bool,
     /// The most bytes that the recorded allocator reserved.
     reserved: Option<u64>,
+    /// Bytes of blocks that are not in the recording.
+    unlisted: u64,
     /// The bytes that were available to the recorded program when it ran out of memory.
     had: Option<u64>,
     own: &'a Choice,
@@ -102,7 +105,13 @@ impl Facts<'_> {
             "{holds}, and its pool takes at most {} from the system.",
             display_size(pool)
         )];
-        let rest = pool.saturating_sub(self.peak);
+        if self.unlisted as f64 > WORTH * pool as f64 {
+            all.push(format!(
+                "Another {} are in blocks from before the recording, which it does not list. The child of a fork inherits such blocks.",
+                display_size(self.unlisted)
+            ));
+        }
+        let rest = pool.saturating_sub(self.peak).saturating_sub(self.unlisted);
         let share = rest as f64 / pool.max(1) as f64;
         if share > WORTH {
             all.push(format!(
@@ -124,7 +133,8 @@ impl Facts<'_> {
         match (self.refused, self.refused - self.made) {
             (0, _) => "The program".to_owned(),
             (1, 0) if self.is_last => "Up to the refused request, the program".to_owned(),
-            (all, 0) => format!("With the refused {}, the program", requests(all)),
+            (1, 0) => "With the refused request, the program".to_owned(),
+            (all, 0) => format!("With the {} refused requests, the program", Count(all)),
             (_, left) => format!(
                 "Without the {} that no device can serve, the program",
                 requests(left)

@@ -27,6 +27,7 @@ pub(crate) fn trace(streams: u64) -> Trace {
         cautions: Vec::new(),
         final_reserved_bytes: None,
         recorded_peak_reserved: None,
+        unlisted_bytes: 0,
     }
 }
 

@@ -69,6 +69,8 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
             let named = trace.recorded_peak_reserved.unwrap_or(0);
             trace.recorded_peak_reserved = Some(named.saturating_add(before));
         }
+        let unlisted = device.pools.keys().map(|pool| history.allocated_before(*pool));
+        trace.unlisted_bytes = unlisted.fold(0, u64::saturating_add);
         traces.push(trace);
         times.push(device.times);
     }
