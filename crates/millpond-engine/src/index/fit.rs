@@ -437,7 +437,7 @@ mod tests {
                 }
             }
             blocks.index.check(&blocks.links, &blocks.space);
-                            let mut listed: Vec<BlockId> = blocks.index.descending(&blocks.links).collect();
+            let mut listed: Vec<BlockId> = blocks.index.descending(&blocks.links).collect();
             listed.sort_unstable();
             blocks.held.sort_unstable();
             prop_assert_eq!(listed, blocks.held);
