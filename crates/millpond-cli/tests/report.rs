@@ -551,6 +551,7 @@ fn memory_from_before_and_beside_the_recording_is_counted() {
             ..of_pool(Kind::Alloc, 2)
         },
         gauge(Gauge::Reserved, 1, 4 << 20),
+        gauge(Gauge::Allocated, 1, 7 << 19),
         gauge(Gauge::Resident, 0, 300 << 20),
     ] {
         writer.push(&row).expect("memory");
@@ -560,7 +561,9 @@ fn memory_from_before_and_beside_the_recording_is_counted() {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "holds at most 3.00 MiB at once, and its pool takes at most 4.00 MiB from the system.",
-        "reserved 4.00 MiB then, 25 % of it held by no block",
+        "The pool's memory includes 512 KiB of blocks from before the recording",
+        "unlisted 512 KiB in blocks from before the recording, as a child of a fork has them",
+        "reserved 4.00 MiB then, 12 % of it held by no block",
         "resident 300 MiB of main memory at most; 296 MiB of it did not come from the recorded pools",
     ] {
         assert!(words.contains(part), "{text}");

@@ -116,6 +116,16 @@ fn a_pool_of_host_memory_gets_its_recorded_figures() {
         ]
     );
     assert!(cautions.contains("from spans"), "{cautions}");
+    trace.unlisted_bytes = 104 * MIB;
+    assert_eq!(
+        sentences(&trace).0[1..],
+        [
+            "Of that, 40.0 MiB (5 %) is rounding and free memory that the pool keeps: the setting trim-every:1s returns free memory \
+             sooner.",
+            "The pool's memory includes 104 MiB of blocks from before the recording, which it does not list. The child of a fork \
+             inherits such blocks.",
+        ]
+    );
     trace.recorded_peak_reserved = None;
     assert_eq!(
         sentences(&trace).0,

@@ -105,12 +105,6 @@ impl Facts<'_> {
             "{holds}, and its pool takes at most {} from the system.",
             display_size(pool)
         )];
-        if self.unlisted as f64 > WORTH * pool as f64 {
-            all.push(format!(
-                "Another {} are in blocks from before the recording, which it does not list. The child of a fork inherits such blocks.",
-                display_size(self.unlisted)
-            ));
-        }
         let rest = pool.saturating_sub(self.peak).saturating_sub(self.unlisted);
         let share = rest as f64 / pool.max(1) as f64;
         if share > WORTH {
@@ -119,6 +113,13 @@ impl Facts<'_> {
                  free memory sooner.",
                 display_size(rest),
                 100.0 * share
+            ));
+        }
+        if self.unlisted as f64 > WORTH * pool as f64 {
+            all.push(format!(
+                "The pool's memory includes {} of blocks from before the recording, which it does not list. The child of a fork \
+                 inherits such blocks.",
+                display_size(self.unlisted)
             ));
         }
         all
