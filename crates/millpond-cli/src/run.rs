@@ -7,7 +7,7 @@ use crate::program::{library, not_started, preload, why_not_preloaded};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The file name of the library, as cargo builds it.
@@ -50,14 +50,9 @@ pub(crate) fn command(args: &RunArgs) -> Result<Exit, CliError> {
             std::path::absolute(path).map_err(|error| CliError::Usage(format!("--record: {error}")))?;
         let is_one_file = !path.as_os_str().as_bytes().windows(2).any(|pair| pair == b"%p");
         // The library would only report a path that cannot be written, and the program would run without a recording.
-        let of_program = path
-            .to_string_lossy()
-            .replace("%p", &std::process::id().to_string());
-        check_recording_writable(if is_one_file {
-            &path
-        } else {
-            Path::new(&of_program)
-        })?;
+        let process = std::process::id().to_string();
+        let of_program: Option<PathBuf> = path.to_str().map(|text| text.replace("%p", &process).into());
+        check_recording_writable(of_program.as_ref().unwrap_or(&path))?;
         let mut value = path.into_os_string();
         value.push(format!(",stacks={}", args.stacks));
         if let Some(bytes) = args.ring {

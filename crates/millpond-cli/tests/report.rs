@@ -562,7 +562,7 @@ fn memory_from_before_and_beside_the_recording_is_counted() {
     for part in [
         "holds at most 3.00 MiB at once, and its pool takes at most 4.00 MiB from the system.",
         "The pool's memory includes 512 KiB of blocks from before the recording",
-        "unlisted 512 KiB in blocks from before the recording, as a child of a fork has them",
+        "unlisted 512 KiB in blocks from before the recording; a child of a fork inherits such blocks",
         "reserved 4.00 MiB then, 12 % of it held by no block",
         "resident 300 MiB of main memory at most; 296 MiB of it did not come from the recorded pools",
     ] {

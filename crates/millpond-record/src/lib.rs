@@ -227,8 +227,8 @@ impl RecorderBuilder {
             writer.run(end_abandoned)
         };
         let thread = spawn_hidden("millpond-record", write).map_err(RecordError::Thread)?;
-        // A new thread allocates from the program's pool before it runs this closure, and the C library ends the process if that fails.
-        // So the program continues when this is done, because it may fill the pool.
+        // A new thread allocates from the program's pool before it runs this closure, and the C library ends the process if the pool is
+        // full. So this waits until the closure runs, because the program may fill the pool soon.
         let _ = has_begun.recv_timeout(LONGEST_START);
         session.set_scribe(thread.thread().clone());
         Ok(Running {
@@ -374,7 +374,7 @@ static FORKS: Participant = Participant::new(Rank::Recording, || {
     })
 });
 
-/// Whether a process whose recording would continue in a child of a fork had a child that could not be recorded.
+/// Whether this process had a child that is not recorded although the path of the recording names the process.
 static LEFT_OUT: AtomicBool = AtomicBool::new(false);
 
 fn current() -> Locked<'static, Recordings> {
@@ -415,11 +415,12 @@ impl Resting for NoRecording {
     }
 }
 
-/// Whether something happens at the first event of a child of a fork. The thread of a recording reads it at its own first allocation, so
-/// it is no lock.
+/// Whether [`begin_successor`] has something to do at the next event. It is not behind the lock of [`CURRENT`], because the thread of a
+/// recording reads it at its first allocation, and the thread that starts it holds that lock.
 static IS_AWAITED: AtomicBool = AtomicBool::new(false);
 
-/// Begins the recording of a child of a fork, if it has one and this is its first event. Returns the session.
+/// Begins the recording of a child of a fork at the child's first event, and returns the session. Returns `None` at other events, and
+/// if the child is not recorded.
 fn begin_successor() -> Option<Arc<Session>> {
     if !IS_AWAITED.swap(false, Ordering::AcqRel) {
         return None;
@@ -428,8 +429,8 @@ fn begin_successor() -> Option<Arc<Session>> {
     let process = process::id();
     let Some((builder, path)) = current().successor.take() else {
         os::say(&format!(
-            "millpond: process {process} is not recorded until it starts a program, because the process that forked had several threads; \
-             this is not said of its later children\n"
+            "millpond: process {process} is not recorded until it starts a program, because the process that forked had several threads, \
+             or they could not be counted; no message follows for its later children\n"
         ));
         return None;
     };

@@ -35,7 +35,7 @@ pub(super) fn begin_by_environment() {
         Ok(setting) if setting.only.is_some_and(|process| process != process::id()) => return,
         Ok(Setting { path, builder, only }) => {
             let path = Path::new(path);
-            // A path without `%p` keeps the child of a fork from being recorded.
+            // The child of a fork is another process. It is not recorded if the path contains no `%p`.
             let path = only.map_or_else(|| path.to_owned(), |_| with_process(path));
             builder.start(path).map_err(|error| error.to_string())
         }

@@ -45,7 +45,7 @@ use serde::Serialize;
 /// The bytes of a device are compared with those of known cards only from this number on. Tests and parts of cards have less.
 const LEAST_CARD: u64 = 1 << 30;
 
-/// A remedy is preferred if it leaves at least the bytes of the device divided by this number free.
+/// A remedy is preferred if at least one part in this many of the device stays free.
 const SPARE: u64 = 100;
 
 /// The origin of an out-of-memory event.

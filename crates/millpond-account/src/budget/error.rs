@@ -79,16 +79,11 @@ impl Refusal {
 
     /// Adds the same data to an existing survey.
     pub fn survey(&self, survey: &mut Survey) {
-        let _ = self.survey_listers(survey);
-    }
-
-    /// Returns whether there is a lister at or below the budget.
-    fn survey_listers(&self, survey: &mut Survey) -> bool {
         survey.refused_by(self.figures());
         self.budget
             .node()
             .each_child(|child| survey.child(&child.name, child.used()));
-        list(self.budget.node(), survey)
+        list(self.budget.node(), survey);
     }
 
     #[doc(hidden)]
@@ -103,14 +98,18 @@ impl Refusal {
     }
 }
 
-/// Calls every lister at and below a budget. Returns whether there is one. The recursion is at most as deep as budgets nest.
-fn list(node: &Arc<Node>, survey: &mut Survey) -> bool {
-    let lister = node.lister();
-    if let Some(lister) = &lister {
+/// Calls every lister at and below a budget. The recursion is at most as deep as budgets nest.
+fn list(node: &Arc<Node>, survey: &mut Survey) {
+    if let Some(lister) = node.lister() {
         lister.list(survey);
     }
-    let mut any = lister.is_some();
-    node.each_child(|child| any |= list(child, survey));
+    node.each_child(|child| list(child, survey));
+}
+
+/// Returns whether there is a lister at or below a budget.
+fn has_lister(node: &Arc<Node>) -> bool {
+    let mut any = node.lister().is_some();
+    node.each_child(|child| any |= has_lister(child));
     any
 }
 
@@ -231,19 +230,21 @@ impl BudgetError {
         self.report().map(Report::refusal)
     }
 
-    /// Adds the blocks that are charged to the refusing budget to the post-mortem, if no lister at or below the budget reports them. `list`
-    /// reports those of one pool.
+    /// Adds the holders of the refusing budget to the post-mortem if no lister at or below the budget reports them. `list` reports the
+    /// blocks of one pool that are charged to a budget.
     #[doc(hidden)]
     pub fn explain(&mut self, list: impl FnOnce(&Budget, &mut Survey)) {
         let (Self::TooLarge(report) | Self::Exceeded(report) | Self::TimedOut { report, .. }) = self else {
             return;
         };
-        if let Some(explained) = report.explained.first_mut() {
-            let mut survey = Survey::new(report.refusal.requested);
-            if !report.refusal.survey_listers(&mut survey) {
-                list(&report.refusal.budget, &mut survey);
-                *explained = survey.finish();
-            }
+        let refusal = &report.refusal;
+        if let Some(explained) = report.explained.first_mut()
+            && !has_lister(refusal.budget.node())
+        {
+            let mut survey = Survey::new(refusal.requested);
+            refusal.survey(&mut survey);
+            list(&refusal.budget, &mut survey);
+            *explained = survey.finish();
         }
     }
 

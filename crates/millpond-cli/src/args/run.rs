@@ -17,8 +17,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 
-    /// Write a recording of the program; with %p in the name, which stands for the process ID, also of each process that it starts, as in
-    /// run.%p.mpr
+    /// Write a recording of the program. If the name contains %p, which stands for the process ID, each process that the program starts is
+    /// recorded too, as in run.%p.mpr
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 

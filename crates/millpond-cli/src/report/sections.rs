@@ -207,7 +207,7 @@ fn sources(out: &mut String, held: &Held) {
             out,
             "unlisted",
             &format!(
-                "{} in blocks from before the recording, as a child of a fork has them",
+                "{} in blocks from before the recording; a child of a fork inherits such blocks",
                 size(held.unlisted_bytes)
             ),
         );

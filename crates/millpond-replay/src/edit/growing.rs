@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 /// The fewest passes in which a growing group has made the blocks that it holds.
 const LEAST_PASSES: usize = 4;
 
-/// A growing group holds at least the bytes that the program holds divided by this number.
+/// A growing group holds at least one part in this many of the bytes that the program holds.
 const WORTH: u64 = 10;
 
 /// A group of blocks that grows from step to step.
