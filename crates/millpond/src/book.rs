@@ -1,4 +1,4 @@
-//! The Rust code of the README and of the book. The documentation tests compile and run it.
+//! The Rust code of the README, of the book and of the macros' documentation. The documentation tests compile and run it.
 #![allow(dead_code, reason = "each item only carries documentation")]
 
 #[doc = include_str!("../../../README.md")]
@@ -10,6 +10,14 @@ struct GettingStarted;
 #[cfg(feature = "derive")]
 #[doc = include_str!("../../../docs/pools.md")]
 struct Pools;
+
+#[cfg(feature = "derive")]
+#[doc = include_str!("../../millpond-derive/src/soa.md")]
+struct Soa;
+
+#[cfg(feature = "derive")]
+#[doc = include_str!("../../millpond-derive/src/limits.md")]
+struct Limits;
 
 #[cfg(feature = "cudarc")]
 #[doc = include_str!("../../../docs/gpus.md")]
