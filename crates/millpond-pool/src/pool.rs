@@ -40,10 +40,10 @@ mod observe;
 #[cfg(test)]
 mod on_heap;
 mod page_map;
-mod parts;
 mod pool_ref;
 mod pressure_trigger;
 mod prewarm;
+mod range_set;
 mod raw;
 mod request;
 mod settings;

@@ -69,12 +69,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         let old = self.len;
         if len > old {
             self.try_reserve_exact(len)?;
-            for index in old..len {
-                // SAFETY: the place is inside the block, which has room for `len` elements.
-                let place = unsafe { self.as_mut_ptr().add(index) };
-                // SAFETY: this buffer alone owns the block, and the value in the place needs no drop.
-                unsafe { place.write(value) };
-            }
+            self.spare()[..len - old].fill(MaybeUninit::new(value));
         }
         // The elements up to `old` were initialised before, and the others were written just now.
         self.len = len;

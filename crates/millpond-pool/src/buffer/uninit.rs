@@ -77,10 +77,7 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
     #[must_use]
     #[inline]
     pub fn fill(mut self, value: T) -> Buffer<T> {
-        // This plain loop over elements compiles to a few wide stores.
-        for element in &mut *self {
-            element.write(value);
-        }
+        <[MaybeUninit<T>]>::fill(&mut self, MaybeUninit::new(value));
         // SAFETY: every element was written just now.
         unsafe { self.assume_init() }
     }

@@ -1,6 +1,6 @@
 //! A source with a pool's limit, charged to a budget.
 
-use super::parts::Parts;
+use super::range_set::RangeSet;
 use super::watch::SourceTraffic;
 use millpond_account::budget::{Budget, Charge, Refusal};
 use millpond_engine::{
@@ -22,7 +22,7 @@ pub struct BudgetedSource<S> {
     memory: LimitedMemory,
     budget: Option<Budget>,
     /// The parts of the held memory that are discarded.
-    discarded: Parts,
+    discarded: RangeSet,
     /// The bytes held from the source after the last call, without the discarded ones.
     held: Gauge,
     /// The budget's charge for these bytes.
@@ -41,7 +41,7 @@ impl<S: Source> BudgetedSource<S> {
             inner: source,
             memory: LimitedMemory::new(limit),
             budget,
-            discarded: Parts::default(),
+            discarded: RangeSet::default(),
             held: Gauge::default(),
             charge: None,
             pending: None,

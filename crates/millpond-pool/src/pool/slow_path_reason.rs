@@ -8,7 +8,7 @@ use std::sync::Condvar;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A reason to leave the fast path. All but the first two lead to the slow path.
+/// A reason to leave the fast path. All but `Watched` and `Sampled` lead to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum SlowPathReason {

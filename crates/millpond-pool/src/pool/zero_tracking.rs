@@ -2,7 +2,7 @@
 //! zero.
 
 use super::budgeted::BudgetedSource;
-use super::parts::Parts;
+use super::range_set::RangeSet;
 use super::watch::SourceTraffic;
 use crate::memory::MemorySource;
 use millpond_account::budget::{Budget, Refusal};
@@ -16,7 +16,7 @@ type AnySource = dyn MemorySource + Send;
 pub(crate) struct ZeroTrackingSource {
     inner: BudgetedSource<Box<AnySource>>,
     /// The parts that were not written since the source gave them.
-    fresh: Parts,
+    fresh: RangeSet,
 }
 
 impl ZeroTrackingSource {
@@ -28,7 +28,7 @@ impl ZeroTrackingSource {
     ) -> Self {
         Self {
             inner: BudgetedSource::new(source, limit, budget, flow),
-            fresh: Parts::default(),
+            fresh: RangeSet::default(),
         }
     }
 

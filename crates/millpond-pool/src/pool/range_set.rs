@@ -1,15 +1,15 @@
-//! A set of parts of a pool's memory.
+//! A set of ranges of addresses.
 
 use std::collections::BTreeMap;
 
 /// The parts of a pool's memory that have a property, for example that they still read as zero. They neither overlap nor touch.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct RangeSet {
     /// The end of each part, by its start.
     parts: BTreeMap<u64, u64>,
 }
 
-impl Parts {
+impl RangeSet {
     /// Adds these bytes.
     pub(crate) fn add(&mut self, mut start: u64, mut end: u64) {
         if start >= end {
@@ -115,7 +115,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_byte_map(steps in prop::collection::vec((any::<bool>(), 0u64..40, 0u64..12), 0..60)) {
-            let mut parts = Parts::default();
+            let mut parts = RangeSet::default();
             let mut model = [false; 64];
             for (add, start, bytes) in steps {
                 let end = start + bytes;
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn parts_move_with_their_gaps() {
-        let mut parts = Parts::default();
+        let mut parts = RangeSet::default();
         parts.add(10, 20);
         parts.add(30, 50);
         parts.add(104, 130);
