@@ -2,6 +2,7 @@
 
 use crate::covered::{Passed, fingerprint};
 use crate::shell::{Result as Outcome, link_emulator, root, step, step_with, target, works};
+use std::num::NonZero;
 
 const NEXTEST: &str = "0.9.143";
 
@@ -66,11 +67,19 @@ fn short() -> Result<(), String> {
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
         .collect();
-    step_with("cargo", &[&["nextest", "run"], &all[..]].concat(), &programs)?;
+    let threads = test_threads().to_string();
+    let run = ["nextest", "run", "--test-threads", &threads];
+    step_with("cargo", &[&run, &all[..]].concat(), &programs)?;
     // The examples with a device run on the emulated driver, which was built for the tests.
     let driver = with_driver().map_err(|error| error.to_string())?;
     let driver = [("LD_LIBRARY_PATH", driver.as_str())];
     step_with("cargo", &[&["test", "--doc"], &all[..]].concat(), &driver)
+}
+
+/// Returns the number of tests that run at once. Some tests wait most of the time, so it is larger than the number of processors.
+fn test_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    processors + processors.div_ceil(2)
 }
 
 /// Returns the path of the loader with the emulated driver before all others.
