@@ -39,14 +39,14 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
         .into_iter()
         .chain([("256 k", 256 << 10), ("4 M", 4 << 20), ("16 M", 16 << 20)])
     {
-        if len == SMALL || settings.quick && len > 4 << 20 {
+        if len == SMALL || settings.quick && len > 1_000_000 {
             continue;
         }
         let mut arrays = Arrays::new(&pool, len)?;
         for name in NAMES.into_iter().filter(|name| settings.includes(name)) {
             let case = Case::named(name)?;
             arrays.a.copy_from(&arrays.b)?;
-            let elements = if settings.quick { 2_000_000 } else { 20_000_000 };
+            let elements = if settings.quick { 200_000 } else { 20_000_000 };
             let passes = (elements / len).max(1);
             let [one, several] = in_turn::<2, Box<dyn Error>>(settings.rounds, |side| {
                 set_threads([1, 0][side]);

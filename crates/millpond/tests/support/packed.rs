@@ -21,10 +21,13 @@ impl Random {
 
     /// Returns a number with an approximately standard normal distribution.
     fn normal(&mut self) -> f32 {
-        (0..12)
-            .map(|_| self.below(1 << 20) as f32 / (1 << 20) as f32)
-            .sum::<f32>()
-            - 6.0
+        let number = self.next();
+        // The sum of four uniform numbers, which are the four parts of one random number.
+        let sum = [0, 16, 32, 48]
+            .map(|shift| number >> shift & 0xffff)
+            .iter()
+            .sum::<u64>();
+        (sum as f32 / 65_536.0 - 2.0) * 3_f32.sqrt()
     }
 }
 
