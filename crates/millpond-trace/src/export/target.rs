@@ -107,7 +107,8 @@ impl Target {
             let before = name.strip_suffix(dialect.ending());
             before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
         };
-        let dialect = Dialect::ALL.into_iter().find(ends)?;
+        let found = Dialect::ALL.into_iter().filter(ends);
+        let dialect = found.max_by_key(|dialect| dialect.ending().len())?;
         // The batches of a recording are already compressed, and its reader does not accept another compression.
         let twice = dialect == Dialect::Recording && packing != Packing::Plain;
         (!twice).then_some(Self { dialect, packing })
