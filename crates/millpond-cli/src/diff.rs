@@ -11,8 +11,9 @@ use crate::text::{counted, item, number, percent, short, size};
 use crate::{files, output};
 use millpond_replay::PoolOccupancy;
 use millpond_replay::analysis::{
-    At, By, Change, Diff, Gate, Lines, Measure, Moment, Verdict, Window, at, diff,
+    At, By, Change, Diff, Gate, Lines, Measure, Moment, Verdict, Window, at, diff, missing,
 };
+use millpond_trace::recording::End;
 use serde::Serialize;
 use std::path::Path;
 
@@ -46,7 +47,7 @@ pub(crate) fn command(args: &DiffArgs) -> Result<Exit, CliError> {
     if let [Some(first), Some(last)] = [&before.state, &after.state] {
         compared.measures.extend(state_measures(first, last));
     }
-    let gates = judge(args, &compared)?;
+    let gates = judge(args, &sides, &compared)?;
     if args.json {
         output::print_json(&value(by, &sides, &compared, &gates))?;
     } else {
@@ -72,6 +73,8 @@ struct Side {
     bytes_per_sample: Option<u64>,
     /// The sum of all segments, if the recording has no history.
     state: Option<PoolOccupancy>,
+    /// The reason why figures may be too low, if events are lost or the end is missing.
+    incomplete: Option<String>,
 }
 
 impl Side {
@@ -98,6 +101,9 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
         at,
         usual: By::usual(&history.definitions),
         bytes_per_sample: By::Site.bytes_per_sample(&history),
+        incomplete: (history.lost > 0 || matches!(history.end, Some(End::Cut { .. } | End::Damaged { .. })))
+            .then(|| missing(&history).into_iter().next())
+            .flatten(),
         state: history
             .state_only
             .then(|| PoolOccupancy::of_all(&history.standing)),
@@ -136,12 +142,20 @@ struct Judged {
 }
 
 /// Checks all limits. A limit that cannot be judged is an error, because it must not look like a success.
-fn judge(args: &DiffArgs, compared: &Diff) -> Result<Vec<Judged>, CliError> {
+fn judge(args: &DiffArgs, sides: &[Side; 2], compared: &Diff) -> Result<Vec<Judged>, CliError> {
+    let incomplete = sides
+        .iter()
+        .find_map(|side| Some((&side.name, side.incomplete.as_ref()?)));
     let one = |gate: &Gate| {
-        let (fails, measure) = match gate.judge(compared) {
-            Verdict::Fails(measure) => (true, measure),
-            Verdict::Passes(measure) => (false, measure),
-            Verdict::Unknown(measure) => {
+        let (fails, measure) = match (gate.judge(compared), incomplete) {
+            (Verdict::Passes(_), Some((name, why))) => {
+                return Err(CliError::Usage(format!(
+                    "--fail-if {gate}: '{name}' is incomplete, so this cannot be judged: {why}"
+                )));
+            }
+            (Verdict::Fails(measure), _) => (true, measure),
+            (Verdict::Passes(measure), None) => (false, measure),
+            (Verdict::Unknown(measure), _) => {
                 return Err(CliError::Usage(format!(
                     "--fail-if {gate}: a recording has no figure for '{}', so this cannot be judged",
                     measure.name

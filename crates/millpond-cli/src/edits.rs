@@ -105,6 +105,8 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
 
 /// Returns edits as they are written on a command line.
 pub(crate) fn flags<'a>(edits: impl Iterator<Item = &'a str>) -> String {
-    let flags: Vec<String> = edits.map(|edit| format!("--edit '{edit}'")).collect();
+    let flags: Vec<String> = edits
+        .map(|edit| format!("--edit '{}'", edit.replace('\'', r"'\''")))
+        .collect();
     flags.join(" ")
 }

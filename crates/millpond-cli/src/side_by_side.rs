@@ -111,7 +111,9 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
 /// Returns the row to recommend: the better settings of the program's own allocator, or the best of the policies that the
 /// user named.
 pub(crate) fn advised(report: &Report) -> Option<usize> {
-    let best = || report.best_fit().or_else(|| report.best());
+    // One row alone is compared with nothing.
+    let several = report.results.len() > 1;
+    let best = || report.best_fit().or_else(|| report.best()).filter(|_| several);
     let Some(verdict) = &report.verdict else {
         return best();
     };

@@ -5,11 +5,12 @@ use std::path::Path;
 
 /// Breaks a text into lines of at most `width` columns. All lines but the first are indented by `indent` blanks.
 ///
-/// Words longer than a line, such as paths, get their own line and are not cut.
+/// Words longer than a line, such as paths, get their own line and are not cut. Nor is an option with a value in quotes, because a person
+/// copies it to a command line.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let mut column = 0;
-    for word in text.split_whitespace() {
+    for word in words(text) {
         let length = console::measure_text_width(word);
         if column > 0 && column + 1 + length > width {
             out.push('\n');
@@ -23,6 +24,23 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
         column += length;
     }
     out
+}
+
+/// Returns the words of a text. An option with a value in quotes is one word.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text.trim_start();
+    std::iter::from_fn(move || {
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        let (option, after) = rest.split_at(end);
+        let value = after.strip_prefix(" '").filter(|_| option.starts_with("--"));
+        let end = value
+            .and_then(|value| value.find('\''))
+            .map_or(end, |len| end + 2 + len + 1);
+        let word;
+        (word, rest) = rest.split_at(end);
+        rest = rest.trim_start();
+        (!word.is_empty()).then_some(word)
+    })
 }
 
 /// Formats a sentence after a mark. Its lines are aligned.
@@ -290,5 +308,13 @@ mod tests {
         let wrapped = item("-", "one two three four five six seven", 14);
         assert_eq!(wrapped, "- one two\n  three four\n  five six\n  seven");
         assert!(wrapped.lines().all(|line| line.len() <= 14));
+    }
+
+    #[test]
+    fn the_quoted_value_of_an_option_is_not_broken() {
+        let text = "  try --edit 'recompute=a b c' --edit 'x' or it's done ";
+        let lines = ["try", "--edit 'recompute=a b c'", "--edit 'x' or", "it's done"];
+        assert_eq!(wrap(text, 14, 0), lines.join("\n"));
+        assert_eq!(wrap("--edit 'a b", 8, 0), "--edit\n'a b");
     }
 }

@@ -4,6 +4,7 @@
 mod sample;
 mod support;
 
+use millpond_trace::export::Dialect;
 use sample::{ordinary, sample};
 use std::path::Path;
 use support::{folder, fragmenting, json, run, trace};
@@ -48,6 +49,22 @@ fn every_format_is_written_completely_and_reports_lost_data() {
     let left = std::fs::read_dir(&folder).expect("a folder").flatten();
     let parts = left.filter(|file| file.file_name().to_string_lossy().ends_with(".part"));
     assert_eq!(parts.count(), 0);
+}
+
+#[test]
+fn the_help_and_the_book_list_every_format() {
+    let (code, help, stderr) = run(&["convert", "--help"]);
+    assert_eq!((code, &*stderr), (0, ""));
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    for ending in Dialect::ALL.map(Dialect::ending) {
+        assert!(help.contains(&format!("\n  .{ending}")), "{ending}: {help}");
+        let in_table = page.lines().filter(|line| line.starts_with("| `."));
+        let listed = in_table
+            .filter(|line| line.contains(&format!("`.{ending}")))
+            .count();
+        assert_eq!(listed, 1, "{ending} on the page of formats");
+    }
 }
 
 /// Returns whether a format contains resolved names.

@@ -258,6 +258,72 @@ fn limits_decide_the_exit_code() {
 }
 
 #[test]
+fn a_limit_on_an_incomplete_recording_is_judged_only_if_it_holds() {
+    let folder = folder("diff_incomplete");
+    let [whole, cut, lossy] = ["whole.mpr", "cut.mpr", "lossy.mpr"].map(|name| folder.join(name));
+    let bytes = recording(&whole, &[("model", 100 << 20)]);
+    // The file ends in the middle of its rows.
+    std::fs::write(&cut, &bytes[..bytes.len() - 100]).expect("written");
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    let alloc = |id, bytes| Row {
+        id,
+        bytes,
+        requested: bytes,
+        ..Row::new(Kind::Alloc, id)
+    };
+    let lost = Row {
+        id: 3,
+        ..Row::new(Kind::Lost, 2)
+    };
+    for row in [alloc(1, 100 << 20), lost, alloc(4, 1)] {
+        writer.push(&row).expect("memory");
+    }
+    std::fs::write(&lossy, writer.finish(9).expect("memory")).expect("written");
+    for (incomplete, why) in [(&cut, "truncated after"), (&lossy, "3 events are lost")] {
+        for [before, after] in [[&whole, incomplete], [incomplete, &whole]] {
+            let with = |limit| run(&["diff", &shown(before), &shown(after), "--fail-if", limit]);
+            assert!(incomplete == &cut || with("peak>50MiB").0 == 1);
+            let (code, stdout, stderr) = with("peak>1GiB");
+            assert_eq!((code, &*stdout), (2, ""), "{stderr}");
+            assert!(
+                stderr.contains("cannot be judged") && stderr.contains(why),
+                "{stderr}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_peak_of_several_devices_is_labelled_as_a_sum() {
+    let path = folder("report_devices").join("two.mpr");
+    for (devices, label) in [([0, 0], false), ([0, 1], true)] {
+        let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+        for (pool, device) in (1..).zip(devices) {
+            let define = Row {
+                pool,
+                ..Row::new(Kind::DefinePool, 0)
+            };
+            writer
+                .say(&define, Some("cuda\n"), Some(&[device]))
+                .expect("memory");
+            let alloc = Row {
+                id: u64::from(pool),
+                bytes: 1 << 20,
+                requested: 1 << 20,
+                pool,
+                ..Row::new(Kind::Alloc, 1)
+            };
+            writer.push(&alloc).expect("memory");
+        }
+        std::fs::write(&path, writer.finish(9).expect("memory")).expect("written");
+        let (code, report, stderr) = run(&["report", &shown(&path)]);
+        assert_eq!((code, &*stderr), (0, ""));
+        assert!(report.contains("2.00 MiB in 2 blocks"), "{report}");
+        assert_eq!(report.contains("in, 2 devices together"), label, "{report}");
+    }
+}
+
+#[test]
 fn two_moments_of_one_recording() {
     let (a, _) = two("diff_moments");
     let value = json(&["diff", &shown(&a), "--at", "1ms,end", "--json"]);

@@ -12,6 +12,7 @@ use crate::verdict;
 use millpond_replay::analysis::{
     By, Finding, Group, Held, NO_STACK, RecordedSteps, StepSource, Sum, Summary, Window, top,
 };
+use std::collections::BTreeSet;
 
 /// The column at which values begin.
 const VALUES: usize = 14;
@@ -114,6 +115,15 @@ fn states(out: &mut String, states: &[State]) {
     }
 }
 
+/// Returns how many devices a sum is about, if there are several.
+fn together(summary: &Summary) -> String {
+    let devices: BTreeSet<i32> = summary.pools.iter().map(|pool| pool.device).collect();
+    match devices.iter().filter(|device| **device >= 0).count() {
+        0 | 1 => String::new(),
+        several => format!(", {several} devices together"),
+    }
+}
+
 fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
     let summary = &told.at.summary;
     let by = told.by;
@@ -122,17 +132,19 @@ fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
         out,
         "peak",
         &format!(
-            "{}, {} in",
+            "{}, {} in{}",
             held_sentence(&summary.peak),
-            nanoseconds(summary.peak.time)
+            nanoseconds(summary.peak.time),
+            together(summary)
         ),
     );
     sources(out, &summary.peak);
     if let Some(peak) = summary.peak_reserved {
+        let (bytes, time) = (size(peak.bytes), nanoseconds(peak.time));
         fact(
             out,
             "peak reserved",
-            &format!("{}, {} in", size(peak.bytes), nanoseconds(peak.time)),
+            &format!("{bytes}, {time} in{}", together(summary)),
         );
     }
     if summary.pools.iter().all(|pool| pool.device < 0) {
