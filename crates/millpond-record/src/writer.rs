@@ -314,6 +314,8 @@ pub(super) fn measure() -> (u64, Vec<Measured>) {
         measure_pool(pool.label().id, &pool.stats(), &mut measured);
         with_pools.insert(pool.device());
     }
+    // At once, because an event between the sums and this time would count as if the sums contained it.
+    let time = now();
     // Devices are listed only if some have pools, because a handle keeps a device open.
     let has_devices = with_pools.iter().any(|device| *device != Device::Host);
     for of in has_devices.then(open_devices).into_iter().flatten() {
@@ -340,7 +342,7 @@ pub(super) fn measure() -> (u64, Vec<Measured>) {
         device: 0,
         bytes,
     }));
-    (now(), measured)
+    (time, measured)
 }
 
 fn measure_pool(pool: u64, stats: &PoolStats, measured: &mut Vec<Measured>) {

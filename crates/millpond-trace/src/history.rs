@@ -314,7 +314,8 @@ impl History {
     }
 
     /// Returns the bytes of a pool's blocks that were allocated before the recording and that no row lists. Those that are freed
-    /// during the recording do not count. The child of a fork has such blocks, because it inherits them.
+    /// during the recording do not count. The child of a fork has such blocks, because it inherits them. Requests that were served
+    /// while the recording measured its sums can make the figure too small or too large by their bytes.
     #[must_use]
     pub fn allocated_before(&self, pool: u32) -> u64 {
         let pool = self.pools.get(&pool).filter(|_| !self.lists_older);
