@@ -25,19 +25,27 @@ pub(super) fn recompute(
     }
     let mut changed = 0;
     let mut count = 0;
+    let mut has_saved = false;
     for pass in &phases.passes {
         let layers = layers(trace, draft, &phases, pass, pattern, matched);
         for (index, layer) in layers.iter().enumerate() {
             let next = layers.get(index + 1);
             let dropped = drop_and_make_again(draft, layer, next)?;
             changed += dropped;
+            has_saved |= !layer.saved.is_empty();
             count += u64::from(dropped > 0);
         }
     }
     if changed == 0 {
-        return Err(EditError::unsupported(
-            "no block of the group is made in a forward pass and freed in the backward pass that follows it",
-        ));
+        return Err(EditError::unsupported(match has_saved {
+            true => {
+                "the only block of each layer that the backward pass frees is the layer's result, and the next layer keeps it: choose a \
+                 larger group, such as 'layers.*'"
+            }
+            false => {
+                "no block of the group is made in a forward pass and freed in the backward pass that follows it"
+            }
+        }));
     }
     let mut done = Done::new(
         changed,

@@ -407,6 +407,8 @@ fn edits_that_the_recording_cannot_support_are_refused() {
         "{near}"
     );
     assert!(refused(&training(), "offload=init").contains("when other blocks are used"));
+    assert!(refused(&training(), "recompute=data").contains("no block of the group"));
+    assert!(refused(&training(), "recompute=fwd; layers.*; gelu").contains("the next layer keeps it"));
 }
 
 #[test]
