@@ -2,7 +2,7 @@
 
 use crate::edits;
 use crate::terminal::{bold, dim, green, red};
-use crate::text::{counted, duration_us, item, number, short, size, wrap};
+use crate::text::{self, counted, duration_us, item, number, short, size, wrap};
 use millpond_replay::analysis::NO_STACK;
 use millpond_replay::{
     CacheState, Holder, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind, Report, tag_frames,
@@ -12,7 +12,7 @@ use millpond_replay::{
 const NO_TAG: &str = "(no tag)";
 
 /// The column at which values begin.
-const VALUES: usize = 13;
+const VALUES: usize = 15;
 
 /// The most frames of a stack that are shown.
 const FRAMES: usize = 6;
@@ -98,16 +98,17 @@ struct Facts {
 
 impl Facts {
     fn line(&mut self, name: &str, value: &str) {
-        let room = self.width.saturating_sub(VALUES + 2).max(20);
-        let value = wrap(value, room, 0).replace('\n', &format!("\n{}", " ".repeat(VALUES + 2)));
-        self.out.push_str(&format!("  {name:<VALUES$}{value}\n"));
+        self.out.push_str(&text::fact(name, value, VALUES, self.width));
     }
 
     /// Adds a line that is cut and not wrapped. Only the first line of a table has a name.
     fn row(&mut self, name: &str, value: &str) {
-        let room = self.width.saturating_sub(VALUES + 2).max(20);
-        self.out
-            .push_str(&format!("  {name:<VALUES$}{}\n", short(value, room)));
+        let room = self.width.saturating_sub(VALUES).max(20);
+        self.out.push_str(&format!(
+            "  {name:<names$}{}\n",
+            short(value, room),
+            names = VALUES - 2
+        ));
     }
 
     fn request(&mut self, request: &RefusedRequest) {

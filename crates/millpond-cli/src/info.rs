@@ -7,7 +7,7 @@ use crate::progress::Work;
 use crate::state::State;
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
-use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
+use crate::text::{self, Unit, counted, duration_us, item, number, short, size, wrap};
 use crate::{failure, files, output};
 use millpond_replay::RefusedRequest;
 
@@ -46,9 +46,7 @@ pub(crate) fn command(args: &InfoArgs) -> Result<Exit, CliError> {
 const VALUES: usize = 18;
 
 fn fact(out: &mut String, name: &str, value: &str) {
-    let room = width().saturating_sub(VALUES).max(20);
-    let value = wrap(value, room, 0).replace('\n', &format!("\n{}", " ".repeat(VALUES)));
-    out.push_str(&format!("  {name:<w$}{value}\n", w = VALUES - 2));
+    out.push_str(&text::fact(name, value, VALUES, width()));
 }
 
 fn text(facts: &FileFacts) -> String {

@@ -4,7 +4,7 @@ use crate::args::PlanArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Work;
 use crate::terminal::{bold, width};
-use crate::text::{number, size, wrap};
+use crate::text::{self, number, size, wrap};
 use crate::{files, output};
 use millpond_engine::plan::{Plan, solve};
 use millpond_replay::{Program, Redactor, Selection, Steps, picture};
@@ -136,7 +136,7 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
         ));
         return out;
     };
-    let mut line = |name: &str, value: String| out.push_str(&format!("  {name:<16}{value}\n"));
+    let mut line = |name: &str, value: String| out.push_str(&text::fact(name, &value, 18, width()));
     let unplanned = match step.unplanned {
         0 => String::new(),
         some => format!(", {} without a place", number(some as u64)),
@@ -162,12 +162,11 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
         line(
             "a loop",
             format!(
-                "peak {}, that of the program {}: `report` does not count",
+                "peak {}, that of the program {}: `report` does not count these rounds as steps",
                 size(step.peak_bytes),
                 size(step.program_peak_bytes)
             ),
         );
-        line("", "these rounds as steps".to_owned());
     }
     line(
         "held across",

@@ -52,6 +52,13 @@ pub(crate) fn item(mark: &str, text: &str, width: usize) -> String {
     )
 }
 
+/// Formats a name and its value on lines of `width` columns. The value begins at a column, and so do its further lines.
+pub(crate) fn fact(name: &str, value: &str, column: usize, width: usize) -> String {
+    let room = width.saturating_sub(column).max(20);
+    let value = wrap(value, room, 0).replace('\n', &format!("\n{}", " ".repeat(column)));
+    format!("  {name:<names$}{value}\n", names = column.saturating_sub(2))
+}
+
 /// Returns the name that a misspelt one most likely means, or `None` if no name is similar.
 pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let typed = typed.to_lowercase();

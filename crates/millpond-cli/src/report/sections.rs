@@ -7,7 +7,7 @@ use crate::stack;
 use crate::state::State;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, green, width, yellow};
-use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
+use crate::text::{self, Unit, counted, duration_us, item, number, percent, short, size, wrap};
 use crate::verdict;
 use millpond_replay::analysis::{
     By, Finding, Group, Held, NO_STACK, RecordedSteps, StepSource, Sum, Summary, Window, top,
@@ -15,7 +15,7 @@ use millpond_replay::analysis::{
 use std::collections::BTreeSet;
 
 /// The column at which values begin.
-const VALUES: usize = 14;
+const VALUES: usize = 16;
 /// The report mentions main memory that did not come from the recorded pools if it has at least this many bytes.
 const NOTICED: u64 = 64 << 20;
 /// The most findings that are shown.
@@ -186,9 +186,7 @@ fn resident(out: &mut String, summary: &Summary) {
 }
 
 fn fact(out: &mut String, name: &str, value: &str) {
-    let room = width().saturating_sub(VALUES + 2).max(20);
-    let value = wrap(value, room, 0).replace('\n', &format!("\n{}", " ".repeat(VALUES + 2)));
-    out.push_str(&format!("  {name:<VALUES$}{value}\n"));
+    out.push_str(&text::fact(name, value, VALUES, width()));
 }
 
 fn held_sentence(held: &Held) -> String {
