@@ -111,7 +111,7 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
 /// Returns the row to recommend: the better settings of the program's own allocator, or the best of the policies that the
 /// user named.
 pub(crate) fn advised(report: &Report) -> Option<usize> {
-    // One row alone is compared with nothing.
+    // A single row is not recommended, because there is no other row to compare it with.
     let several = report.results.len() > 1;
     let best = || report.best_fit().or_else(|| report.best()).filter(|_| several);
     let Some(verdict) = &report.verdict else {

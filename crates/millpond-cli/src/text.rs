@@ -5,8 +5,8 @@ use std::path::Path;
 
 /// Breaks a text into lines of at most `width` columns. All lines but the first are indented by `indent` blanks.
 ///
-/// Words longer than a line, such as paths, get their own line and are not cut. Nor is an option with a value in quotes, because a person
-/// copies it to a command line.
+/// Words longer than a line, such as paths, get their own line and are not cut. An option and its value in quotes stay on one line, so
+/// that they can be copied to a command line.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let mut column = 0;
