@@ -314,7 +314,7 @@ pub(super) fn measure() -> (u64, Vec<Measured>) {
         measure_pool(pool.label().id, &pool.stats(), &mut measured);
         with_pools.insert(pool.device());
     }
-    // At once, because an event between the sums and this time would count as if the sums contained it.
+    // The time is taken right after the sums, because an event between the two would count as part of the sums.
     let time = now();
     // Devices are listed only if some have pools, because a handle keeps a device open.
     let has_devices = with_pools.iter().any(|device| *device != Device::Host);
