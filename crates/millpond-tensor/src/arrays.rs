@@ -37,14 +37,11 @@ fn layout_of(shape: &[usize], strides: &[isize], len: usize) -> Result<Layout, T
         .collect();
     Layout::contiguous(shape)?;
     let layout = strides.and_then(|strides| Layout::strided(shape, &strides, len));
-    layout.ok_or_else(|| not_contiguous(shape))
+    layout.ok_or_else(|| not_standard(shape))
 }
 
-fn not_contiguous(shape: &[usize]) -> TensorError {
-    TensorError::NotContiguous {
-        shape: shape.into(),
-        strides: Box::default(),
-    }
+fn not_standard(shape: &[usize]) -> TensorError {
+    TensorError::NotStandardLayout { shape: shape.into() }
 }
 
 /// Conversions from and to ndarray, with the feature `ndarray`.
@@ -77,7 +74,7 @@ impl Tensor {
     /// [`from_vec`](Self::from_vec), no pool counts the memory.
     ///
     /// # Errors
-    /// Returns [`TensorError::NotContiguous`] if some elements are in reversed order or overlap (the array's `as_standard_layout`
+    /// Returns [`TensorError::NotStandardLayout`] if some elements are in reversed order or overlap (the array's `as_standard_layout`
     /// fixes this), and an error if there are too many dimensions. In both cases the memory is freed.
     pub fn from_ndarray<T: Element, D: Dimension>(array: Array<T, D>) -> Result<Self, TensorError> {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
@@ -105,13 +102,13 @@ impl<'a> TensorRef<'a> {
     /// Returns a view that borrows the elements of an ndarray array.
     ///
     /// # Errors
-    /// Returns [`TensorError::NotContiguous`] if other elements lie between them, or if some are in reversed order (the array's
+    /// Returns [`TensorError::NotStandardLayout`] if other elements lie between them, or if some are in reversed order (the array's
     /// `as_standard_layout` fixes this), and an error if there are too many dimensions.
     pub fn from_ndarray<T: Element, D: Dimension>(array: ArrayView<'a, T, D>) -> Result<Self, TensorError> {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
         let elements = array
             .to_slice_memory_order()
-            .ok_or_else(|| not_contiguous(&shape))?;
+            .ok_or_else(|| not_standard(&shape))?;
         let layout = layout_of(&shape, &strides, elements.len())?;
         Ok(Self::of(bytemuck::cast_slice(elements), T::DTYPE, layout))
     }
@@ -140,7 +137,7 @@ impl<'a> TensorMut<'a> {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
         let elements = array
             .into_slice_memory_order()
-            .ok_or_else(|| not_contiguous(&shape))?;
+            .ok_or_else(|| not_standard(&shape))?;
         let layout = layout_of(&shape, &strides, elements.len())?;
         Ok(Self::of(bytemuck::cast_slice_mut(elements), T::DTYPE, layout))
     }

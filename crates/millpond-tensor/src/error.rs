@@ -108,6 +108,28 @@ pub enum TensorError {
         /// The size of the dimension.
         size: usize,
     },
+    /// A dimension that is to be removed has another size than 1.
+    #[error("dimension {dim} has the size {size}, and only a dimension of size 1 can be removed")]
+    NotOne {
+        /// The dimension.
+        dim: usize,
+        /// Its size.
+        size: usize,
+    },
+    /// A tensor whose only element was requested has another number of elements than one.
+    #[error(
+        "a tensor of shape {shape:?} does not have exactly one element: select one, for example with `select`"
+    )]
+    NotAnItem {
+        /// The tensor's shape.
+        shape: Box<[usize]>,
+    },
+    /// A number is not a number.
+    #[error("{what} is not a number: choose another value")]
+    NotANumber {
+        /// The value that is not a number.
+        what: &'static str,
+    },
     /// An order of dimensions does not contain each dimension exactly once.
     #[error("{order:?} does not contain each dimension of shape {shape:?} exactly once")]
     Order {
@@ -143,6 +165,15 @@ pub enum TensorError {
         shape: Box<[usize]>,
         /// The tensor's strides.
         strides: Box<[usize]>,
+    },
+    /// The elements of an array of the crate ndarray are in reversed order, overlap, or have other elements between them.
+    #[error(
+        "an array of shape {shape:?} has elements that are in reversed order, overlap, or have others between them: call its \
+         `as_standard_layout` first"
+    )]
+    NotStandardLayout {
+        /// The array's shape.
+        shape: Box<[usize]>,
     },
     /// Other tensors share the storage, so this one cannot write to it.
     #[error(

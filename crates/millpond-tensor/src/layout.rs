@@ -474,12 +474,7 @@ impl Layout {
                 self.remove(dim);
                 Ok(())
             }
-            size => Err(TensorError::Range {
-                dim,
-                start: 0,
-                end: 1,
-                size,
-            }),
+            size => Err(TensorError::NotOne { dim, size }),
         }
     }
 

@@ -34,6 +34,11 @@ impl Ramp {
         let zero = TensorError::Zero { what: "the step" };
         match (start, end, step) {
             (Scalar::Float(start), Scalar::Float(end), Scalar::Float(step)) => {
+                for (number, what) in [(start, "the start"), (end, "the end"), (step, "the step")] {
+                    if number.is_nan() {
+                        return Err(TensorError::NotANumber { what });
+                    }
+                }
                 if step == 0.0 {
                     return Err(zero);
                 }

@@ -278,11 +278,21 @@ fn arange_returns_the_numbers_from_start_to_end() {
         Tensor::arange_in(&source, 0u64, u64::MAX, 1),
         Err(TensorError::TooLarge { .. })
     ));
-    for (start, end, step) in [
-        (0.0, f64::INFINITY, 1.0),
-        (0.0, f64::NAN, 1.0),
-        (0.0, 1.0, 1e-300),
-    ] {
+    let two = Tensor::arange_in(&source, 0, 2, 1).expect("room");
+    assert_eq!(
+        two.item().expect_err("two elements").to_string(),
+        "a tensor of shape [2] does not have exactly one element: select one, for example with `select`"
+    );
+    assert_eq!(
+        two.squeeze(0).map(drop).expect_err("two elements").to_string(),
+        "dimension 0 has the size 2, and only a dimension of size 1 can be removed"
+    );
+    let not_a_number = Tensor::arange_in(&source, 0.0, f64::NAN, 1.0).map(drop);
+    assert_eq!(
+        not_a_number.expect_err("no length").to_string(),
+        "the end is not a number: choose another value"
+    );
+    for (start, end, step) in [(0.0, f64::INFINITY, 1.0), (0.0, 1.0, 1e-300)] {
         assert!(Tensor::arange_in(&source, start, end, step).is_err());
     }
     assert_eq!(

@@ -151,6 +151,10 @@ impl<'a> TensorRef<'a> {
     /// # Errors
     /// Returns an error unless there is exactly one element.
     pub fn item(&self) -> Result<Scalar, TensorError> {
+        if self.len() != 1 {
+            let shape = self.shape().into();
+            return Err(TensorError::NotAnItem { shape });
+        }
         let one = self.layout.changed(|layout| layout.reshape(&[]))?;
         Ok(self.scalar(one.offset()))
     }

@@ -62,12 +62,12 @@ mod arrays {
         let part = array.slice(s![.., ..3]);
         assert!(matches!(
             TensorRef::from_ndarray(part),
-            Err(TensorError::NotContiguous { .. })
+            Err(TensorError::NotStandardLayout { .. })
         ));
         let back = array.slice(s![..;-1, ..]);
         assert!(matches!(
             TensorRef::from_ndarray(back),
-            Err(TensorError::NotContiguous { .. })
+            Err(TensorError::NotStandardLayout { .. })
         ));
         assert!(TensorRef::from_ndarray(array.view().insert_axis(Axis(0))).is_ok());
         assert!(matches!(
@@ -99,7 +99,7 @@ mod arrays {
         let back = table.slice_move(s![..;-1, ..]);
         assert!(matches!(
             Tensor::from_ndarray(back),
-            Err(TensorError::NotContiguous { .. })
+            Err(TensorError::NotStandardLayout { .. })
         ));
         let repeated = ArrayD::<u8>::zeros(IxDyn(&[1; 9]));
         assert!(matches!(
