@@ -84,7 +84,14 @@ impl fmt::Display for PostMortem {
             None => write!(f, "out of memory: {} requested", display_size(self.requested))?,
         }
         if let (None, Some(limit)) = (&self.budget, self.limit) {
-            write!(f, ", and the pool's limit is {}", display_size(limit))?;
+            let shown = display_size(limit);
+            match self.requested.checked_sub(limit) {
+                Some(above @ 1..) => {
+                    let above = display_size(above);
+                    write!(f, ", which is {above} above the pool's limit of {shown}")?;
+                }
+                _ => write!(f, ", and the pool's limit is {shown}")?,
+            }
         }
         if self.tables_are_full {
             f.write_str(", and there is no memory for the pool's own tables")?;

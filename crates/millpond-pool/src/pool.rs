@@ -336,6 +336,7 @@ pub(crate) use guard::{is_filled_around, refill_around};
 pub use heap::next_number;
 pub use heap::{Heap as PoolHeap, RawBlock};
 pub use request::by_a_source;
+pub(crate) use request::optionally;
 pub use terms::Terms;
 pub use watch::SourceTraffic;
 pub use {

@@ -40,7 +40,7 @@ pub trait Lister: Send + Sync {
 pub struct Survey {
     requested: u64,
     budget: Option<BudgetFigures>,
-    /// The limit of the pool, and the bytes that can still be taken under it.
+    /// The limit of the pool, and the bytes that are taken under it.
     limit: Option<(u64, u64)>,
     tables_are_full: bool,
     space: Option<SpaceFigures>,
@@ -88,10 +88,10 @@ impl Survey {
         });
     }
 
-    /// Sets the limit of the requested pool, and the bytes that can still be taken under it. The limit counts as the
-    /// reason for the refusal if the source has at least that many free bytes.
-    pub fn limit(&mut self, limit: u64, remaining: u64) {
-        self.limit = Some((limit, remaining)).filter(|_| limit < u64::MAX);
+    /// Sets the limit of the requested pool, and the bytes that are taken under it, which can be more. The limit counts as the reason for
+    /// the refusal if the source has at least as many free bytes as the limit leaves.
+    pub fn limit(&mut self, limit: u64, used: u64) {
+        self.limit = Some((limit, used)).filter(|_| limit < u64::MAX);
     }
 
     /// Notes that the reason for the refusal is that there is no memory for the pool's own tables. The limit of the pool then does
@@ -149,7 +149,10 @@ impl Survey {
             limit: self
                 .limit
                 .filter(|_| !self.tables_are_full)
-                .filter(|(_, remaining)| self.space.is_none_or(|space| *remaining <= space.free))
+                .filter(|(limit, used)| {
+                    self.space
+                        .is_none_or(|space| limit.saturating_sub(*used) <= space.free)
+                })
                 .map(|(limit, _)| limit),
             tables_are_full: self.tables_are_full,
             space: self.space,
@@ -161,6 +164,13 @@ impl Survey {
                 // The request would not fit even if all memory were freed.
                 Some(budget) if self.requested > budget.limit => None,
                 Some(_) => self.heaviest.least(),
+                // A pool above its limit takes no memory before enough blocks are freed at any place.
+                None if self
+                    .limit
+                    .is_some_and(|(limit, used)| self.requested > limit || used > limit) =>
+                {
+                    None
+                }
                 None => self.window.least(),
             },
         }

@@ -492,7 +492,7 @@ impl Shared {
     /// Returns a report of the blocks that hold the memory, for a request that was refused.
     pub(super) fn post_mortem(&self, requested: u64) -> PostMortem {
         let mut survey = Survey::new(requested);
-        survey.limit(self.parts.limit.bytes(), self.parts.limit.remaining());
+        survey.limit(self.parts.limit.bytes(), self.parts.limit.used());
         self.survey(&mut survey);
         survey.elsewhere(self.elsewhere());
         survey.finish()

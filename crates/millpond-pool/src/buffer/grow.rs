@@ -2,6 +2,7 @@
 
 use super::Buffer;
 use crate::block::bytes_of;
+use crate::pool::optionally;
 use bytemuck::{AnyBitPattern, Zeroable};
 use millpond_account::error::AllocError;
 use std::mem::MaybeUninit;
@@ -55,8 +56,11 @@ impl<T: AnyBitPattern> Buffer<T> {
         let len = self.len.checked_add(additional).ok_or(AllocError::UNCOUNTABLE)?;
         let (keep, bytes) = (self.bytes(), bytes_of::<T>(len)?);
         let more = if keep <= DOUBLED { keep } else { keep / 2 };
-        if more > bytes - keep && self.block.grow(keep, keep + more, false).is_ok() {
-            return Ok(());
+        if more > bytes - keep {
+            let with_extra_room = || self.block.grow(keep, keep + more, false);
+            if optionally(with_extra_room).is_ok() {
+                return Ok(());
+            }
         }
         self.block.grow(keep, bytes, false)
     }

@@ -13,6 +13,19 @@ fn pool() -> Pool {
     Pool::host().expect("addresses")
 }
 
+/// The room for more elements than requested does not fit in the end. The buffer then gets the requested room, and nothing was refused.
+#[test]
+fn extra_room_that_is_not_there_is_no_refusal() {
+    let pool = Pool::builder().limit(16 << 20).host().expect("a pool");
+    let mut buffer = pool.alloc_zeroed::<u8>(0).expect("room");
+    for _ in 0..120 {
+        buffer.try_extend_from_slice(&[7; 65_536]).expect("room");
+    }
+    assert_eq!(pool.stats().refusals, 0);
+    assert!(pool.alloc_zeroed::<u8>(12 << 20).is_err());
+    assert_eq!(pool.stats().refusals, 1);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Resize(usize, u32),

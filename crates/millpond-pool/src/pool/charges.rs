@@ -1,7 +1,7 @@
 //! Charges of blocks to budgets, and waiting for memory.
 
 use super::heap::{Heap, RawBlock, lock};
-use super::request::AllocRequest;
+use super::request::{AllocRequest, is_optional, optionally};
 use super::slow_path_reason::SlowPathReason;
 use millpond_account::budget::{Budget, Charge};
 use millpond_account::error::AllocError;
@@ -39,7 +39,7 @@ impl Heap {
         let align = align.max(self.align);
         let ask = AllocRequest {
             zeroed,
-            until: wait.map(deadline),
+            until: wait.filter(|_| !is_optional()).map(deadline),
             charged: charged || budget.is_some_and(|budget| self.is_covered_by(budget)),
             ..AllocRequest::new(requested, align)
         };
@@ -54,10 +54,12 @@ impl Heap {
         Ok(taken)
     }
 
-    /// Allocates a block. If there is no memory now, it waits until the deadline.
+    /// Allocates a block. If there is no memory now, it waits until the deadline, unless the request is above the limit of the pool. The
+    /// refusals of the first attempt and of the one at the deadline are counted.
     fn allocate_until(&'static self, ask: AllocRequest, until: Instant) -> Result<RawBlock, AllocError> {
+        let may_fit = ask.requested as u64 <= self.limit.bytes();
         match self.allocate_anyhow(ask) {
-            Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
+            Err(error) if error.is_out_of_memory() && may_fit && Instant::now() < until => {}
             outcome => return outcome,
         }
         let place = self.join_line();
@@ -67,13 +69,13 @@ impl Heap {
         };
         loop {
             let changes = place.changes();
-            match self.allocate_anyhow(ask) {
+            match optionally(|| self.allocate_anyhow(ask)) {
                 Err(error) if error.is_out_of_memory() => {
                     // This pool is not notified when other pools give memory back to a budget, so it polls.
                     let soon = Instant::now()
                         + Duration::from_millis(if self.reserved.is_some() { 2 } else { 1000 });
                     if !place.wait(changes, until.min(soon)) && Instant::now() >= until {
-                        return Err(error);
+                        return self.allocate_anyhow(ask);
                     }
                 }
                 outcome => return outcome,

@@ -208,7 +208,7 @@ impl PoolConf {
             "capacity" => self.capacity = Some(size(key, value)?),
             "prewarm" => self.prewarm = Some(prewarm(key, value)?),
             "trim-every" if value == "off" => self.trim_every = Some(None),
-            "trim-every" => self.trim_every = Some(Some(duration(key, value)?)),
+            "trim-every" => self.trim_every = Some(Some(duration(key, value, true)?)),
             "trim-at-pressure" if value == "off" => self.trim_at_pressure = Some(None),
             "trim-at-pressure" => self.trim_at_pressure = Some(Some(share(key, value)?)),
             "zero-on-reuse" => self.zero_on_reuse = Some(on_or_off(key, value)?),

@@ -50,6 +50,32 @@ impl AllocRequest {
 
 thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
+    static OPTIONAL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the requests of this thread as optional. Dropping this removes the mark.
+struct Optional {
+    before: bool,
+}
+
+impl Drop for Optional {
+    fn drop(&mut self) {
+        OPTIONAL.set(self.before);
+    }
+}
+
+/// Runs `work`, whose requests are optional: its caller continues without the memory, or repeats the request. A refusal of such a request
+/// is not counted and not reported, its error names no holders, and it does not wait.
+pub(crate) fn optionally<R>(work: impl FnOnce() -> R) -> R {
+    let _mark = Optional {
+        before: OPTIONAL.replace(true),
+    };
+    work()
+}
+
+/// Returns whether the requests of this thread are [optional](optionally).
+pub(super) fn is_optional() -> bool {
+    OPTIONAL.get()
 }
 
 /// Marks that this thread calls a pool's source under that pool's lock. Dropping this removes the mark.
@@ -183,6 +209,7 @@ impl Heap {
         }
         match refusal {
             Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
+            _ if is_optional() => AllocError::of(why, || Survey::new(requested as u64).finish()),
             _ => AllocError::of(why, || self.post_mortem(requested, add)),
         }
     }
@@ -193,7 +220,7 @@ impl Heap {
         #[cfg(feature = "record")]
         {
             // The source of another pool makes the request under the lock of that pool, which reports its own refusal.
-            if by_a_source() {
+            if by_a_source() || is_optional() {
                 return error;
             }
             let label = || self.watchers().pool().clone();
@@ -209,7 +236,7 @@ impl Heap {
     pub(super) fn count_refusal(&self) -> Option<Refusal> {
         let mut core = lock(&self.core);
         let core = core.as_mut()?;
-        core.refusals += 1;
+        core.refusals += u64::from(!is_optional());
         core.memory.source_mut().take_refusal()
     }
 
@@ -218,7 +245,7 @@ impl Heap {
         let _inside = inside();
         let mut survey = Survey::new(requested as u64);
         add(&mut survey);
-        survey.limit(self.limit.bytes(), self.limit.remaining());
+        survey.limit(self.limit.bytes(), self.limit.used());
         self.survey(&mut survey);
         survey.finish()
     }

@@ -6,7 +6,7 @@ use super::classes::{FINE_UNIT, KEPT, PAGE, SMALL, class_bytes, class_of_block, 
 use super::fast;
 use super::heap::{Heap, RawBlock, large, lock, small};
 use super::page_map;
-use super::request::AllocRequest;
+use super::request::{AllocRequest, is_optional};
 use super::shelf::{Shelf, span_bytes};
 use super::slow_path_reason::SlowPathReason;
 use super::sync::Ordering;
@@ -50,6 +50,7 @@ impl Heap {
         if self.has_reason(SlowPathReason::Watched) {
             match outcome {
                 Ok(taken) => self.tell_allocated(taken, ask.told, ask.align),
+                Err(_) if is_optional() => {}
                 Err(_) => self.tell_refused(&ask),
             }
         } else if picked && let Ok(taken) = outcome {

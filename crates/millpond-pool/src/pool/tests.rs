@@ -623,3 +623,11 @@ fn no_ledger_is_created_during_a_fork() {
         assert!(!made && heap.hands.get().is_some());
     });
 }
+
+#[test]
+fn a_request_above_the_limit_does_not_wait() {
+    let pool = Pool::builder().limit(16 << 20).host().expect("a pool");
+    let patient = pool.waiting(Duration::from_secs(1 << 20));
+    let error = patient.alloc_zeroed::<u8>(17 << 20).expect_err("above the limit");
+    assert!(error.is_out_of_memory(), "{error}");
+}
