@@ -33,10 +33,16 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
             [card] => format!(", or the card {}", card.name),
             _ => String::new(),
         };
+        let unit = match named.name.ends_with(|last: char| last.is_ascii_digit()) {
+            true => format!(
+                ": --device takes bytes unless a unit follows, as in {}GiB{card}",
+                named.name
+            ),
+            false => format!(": it needs at least {}", size(LEAST)),
+        };
         return Err(CliError::Usage(format!(
-            "a device of {} holds nothing: --device takes bytes unless a unit follows, as in {}GiB{card}",
-            size(named.total),
-            named.name
+            "a device of {} holds nothing{unit}",
+            size(named.total)
         )));
     }
     let bytes = named.available(args.reserve.unwrap_or(0));

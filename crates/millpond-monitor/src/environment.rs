@@ -31,7 +31,7 @@ fn read(text: &str) -> Result<Option<MonitorBuilder>, Unreadable> {
     let (mut rules, mut any) = (Monitor::builder(), false);
     for part in text.split(',').map(str::trim) {
         if let Some(value) = part.strip_prefix("interval=") {
-            let interval = duration("interval", value);
+            let interval = duration("interval", value, false);
             rules = rules.interval(interval.map_err(|error| unreadable(error.to_string()))?);
             continue;
         }

@@ -80,15 +80,20 @@ fn setting() -> Locked<'static, ()> {
     SETTING.lock()
 }
 
-/// Parses a setting that is a time with its unit.
-pub fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
+/// Parses a setting that is a time with its unit. `or_off` is whether the setting can also be `off`, which the error then names.
+pub fn duration(key: &str, value: &str, or_off: bool) -> Result<Duration, ConfError> {
     let units = [("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
     let read = units.iter().find_map(|(unit, seconds)| {
         let number: f64 = value.strip_suffix(unit)?.trim().parse().ok()?;
         Duration::try_from_secs_f64(number * seconds).ok()
     });
-    read.filter(|time| !time.is_zero())
-        .ok_or_else(|| ConfError::value(key, value, "write a time such as 500ms, 1s or 2min, or off"))
+    read.filter(|time| !time.is_zero()).ok_or_else(|| {
+        let hint = match or_off {
+            true => "write a time such as 500ms, 1s or 2min, or off",
+            false => "write a time such as 500ms, 1s or 2min",
+        };
+        ConfError::value(key, value, hint)
+    })
 }
 
 /// A moment in nanoseconds since this process first read the time. It never goes backwards on one thread.

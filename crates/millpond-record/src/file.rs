@@ -126,7 +126,7 @@ fn check_replaceable(path: &Path) -> Result<File> {
     }
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
         return refused(
-            "another process is recording to it; write %p in the path, which is replaced by the process id",
+            "this process or another one is recording to it; choose another path, or write %p in it, which is replaced by the process id",
         );
     }
     let mut start = Vec::new();
@@ -176,7 +176,7 @@ mod tests {
         fs::write(at("old.mpr"), b"\xff\xff\xff\xff\0\x01\0\0..millpond.version..").expect("a file");
         let open = create(&at("old.mpr")).expect("recordings are replaced");
         assert_eq!(fs::read(at("old.mpr")).expect("still there"), b"");
-        assert!(why("old.mpr").contains("another process is recording"));
+        assert!(why("old.mpr").contains("this process or another one is recording"));
         drop(open);
         drop(create(&at("old.mpr")).expect("nobody writes it any more"));
         fs::remove_dir_all(&folder).expect("our folder");

@@ -164,7 +164,7 @@ fn share(key: &str, value: &str) -> Result<u64, ConfError> {
         _ => Err(ConfError::value(
             key,
             value,
-            "write a share above 0 and up to 1, such as 0.9, or percent, such as 90%",
+            "write a share from 0.000001 to 1, such as 0.9, or percent, such as 90%",
         )),
     }
 }
