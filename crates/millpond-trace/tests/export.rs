@@ -7,6 +7,7 @@ mod convert;
 mod proto;
 #[path = "support/sample.rs"]
 mod sample;
+mod support;
 
 use convert::{Scratch, converted, device, first_on, live_on, moments, open, sums};
 use millpond_trace::export::{ExportOptions, walk};
@@ -15,6 +16,7 @@ use millpond_trace::recording::{Gauge, Kind, Row};
 use proto::Fields;
 use sample::{hostile, ordinary, sample};
 use std::collections::HashMap;
+use support::{block, entry, pickle, segment, snapshot};
 
 const STEPS: u64 = 24;
 /// The sample's device numbers for readers of formats without device names.
@@ -220,6 +222,56 @@ fn an_exported_time_range_begins_with_the_live_blocks() {
     };
     let refused = walk(&history, &none, |_, _| Ok(())).expect_err("nothing is there");
     assert!(refused.to_string().contains("on device 9"), "{refused}");
+}
+
+#[test]
+fn a_refused_request_keeps_the_free_bytes_of_the_device() {
+    let csv =
+        "time_us,action,id,bytes,stream,address\n0,alloc,1,512,0,0\n1,oom,0,99,0,0x3039\n2,oom,0,99,0,0\n";
+    let file = Scratch::new("refused.csv", csv.as_bytes());
+    let (bytes, _) = converted(&open(&file), "refused.pickle", &ExportOptions::default());
+    let back = Scratch::new("refused.pickle", &bytes);
+    let mut free = Vec::new();
+    let walked = open(&back).walk(|row, _| {
+        free.extend((row.kind == Kind::Refused).then_some(row.address));
+        Flow::On
+    });
+    walked.expect("it is readable");
+    assert_eq!(free, [12345, 0]);
+}
+
+#[test]
+fn blocks_from_before_a_snapshot_are_still_from_before_it() {
+    let at = |place: u64| (1 << 40) + (place << 20);
+    let held = |place, state| block(at(place), 1 << 20, 1 << 20, state);
+    let value = snapshot(
+        vec![segment(
+            at(0),
+            4 << 20,
+            "large",
+            vec![
+                held(0, "active_allocated"),
+                held(1, "inactive"),
+                held(2, "active_allocated"),
+                held(3, "inactive"),
+            ],
+        )],
+        vec![
+            entry("alloc", at(2), 1 << 20, 0, 11),
+            entry("free_requested", at(1), 1 << 20, 0, 12),
+            entry("free_completed", at(1), 1 << 20, 0, 12),
+            entry("snapshot", 0, 0, 0, 15),
+        ],
+    );
+    let file = Scratch::new("older.pickle", &pickle(&value, 4));
+    let (bytes, exported) = converted(&open(&file), "again.pickle", &ExportOptions::default());
+    assert_eq!(exported.events, 2);
+    for bytes in [pickle(&value, 4), bytes] {
+        let trace = support::read(&bytes).expect("a snapshot").traces.remove(0);
+        let mut older: Vec<u64> = trace.initial_blocks.iter().map(|block| block.address).collect();
+        older.sort_unstable();
+        assert_eq!((older, trace.allocations), (vec![at(0), at(1)], 3));
+    }
 }
 
 /// Only the last events are written. Viewers get the rest from the state, and the loss is reported.

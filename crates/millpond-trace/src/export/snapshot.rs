@@ -12,7 +12,7 @@ use super::segments::{Block, Places, Ranges, Segment, size};
 use super::stacks::{Numbers, Origin, clean};
 use super::{ExportError, Exported};
 use crate::hash::Map;
-use crate::history::Frame;
+use crate::history::{Frame, History};
 use crate::recording::{Kind, Row};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -82,9 +82,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn enter(&mut self, event: &Event<'_>) {
+    /// `is_older` is whether the event allocates a block from before the recording.
+    fn enter(&mut self, event: &Event<'_>, is_older: bool) {
         let row = &event.row;
-        self.events += 1;
+        self.events += u64::from(!is_older);
         match row.kind {
             Kind::Reserve => self.ranges.reserve(row),
             Kind::Release => self.ranges.release(row),
@@ -144,6 +145,7 @@ impl Seen {
 /// A device's trace while it is being written.
 struct DeviceTrace<'a> {
     device: i32,
+    history: &'a History,
     seen: &'a Seen,
     places: Places,
     /// The number of first events that are not written, and the number of events seen so far.
@@ -154,9 +156,10 @@ struct DeviceTrace<'a> {
 }
 
 impl<'a> DeviceTrace<'a> {
-    fn new(device: i32, seen: &'a Seen, source: &Source<'_>) -> Self {
+    fn new(device: i32, seen: &'a Seen, source: &Source<'a>) -> Self {
         Self {
             device,
+            history: source.history,
             seen,
             places: Places::default(),
             passed: seen
@@ -173,11 +176,15 @@ impl<'a> DeviceTrace<'a> {
             return None;
         }
         let is_of_range = is_of_range(row);
-        let address = if is_of_range {
+        // A refused request has the free bytes of the device in place of an address.
+        let address = if is_of_range || row.kind == Kind::Refused {
             row.address
         } else {
             self.places.of(row)
         };
+        if is_older(self.history, row) {
+            return None;
+        }
         self.met += 1;
         // Ranges are written only if the recorded ranges contain all blocks.
         let is_shown = !is_of_range || self.seen.ranges.are_known();
@@ -203,6 +210,12 @@ fn entries(row: &Row, paged: bool) -> &'static [&'static str] {
     }
 }
 
+/// Returns whether a row allocates a block from before the recording. A snapshot has no entry for it: readers find such blocks by
+/// their frees and in the final state.
+fn is_older(history: &History, row: &Row) -> bool {
+    row.kind == Kind::Alloc && history.is_older(row.id)
+}
+
 /// Returns whether an event is about a range and not about a block.
 fn is_of_range(row: &Row) -> bool {
     matches!(row.kind, Kind::Reserve | Kind::Release)
@@ -215,7 +228,8 @@ fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
         let row = &event.row;
         if !entries(row, false).is_empty() {
             source.keep(if row.kind == Kind::Alloc { RANGE } else { 0 });
-            devices.entry(source.device(row.pool)).or_default().enter(event);
+            let seen = devices.entry(source.device(row.pool)).or_default();
+            seen.enter(event, is_older(source.history, row));
         } else if row.kind == Kind::Alloc {
             devices.entry(source.device(row.pool)).or_default().empty += 1;
         }
