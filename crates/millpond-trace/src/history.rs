@@ -121,25 +121,41 @@ struct PoolBytes {
 /// Bytes that the recording measures, and whose changes it names.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
-    /// Bytes of the segments or blocks that the recording names.
-    named: u64,
-    /// The smallest difference between a measurement and `named`. It is the bytes of the segments or blocks from before the
-    /// recording. `None` without a measurement.
-    before: Option<u64>,
+    /// Bytes of the segments or blocks that the recording names. It is negative if more were freed that are older.
+    named: i128,
+    /// Whether the recording names any.
+    is_named: bool,
+    /// The smallest and the last difference between a measurement and `named`. `None` without a measurement.
+    differences: Option<(u64, u64)>,
 }
 
 impl Measured {
     fn add(&mut self, bytes: u64) {
-        self.named = self.named.saturating_add(bytes);
+        self.named += i128::from(bytes);
+        self.is_named = true;
     }
 
     fn subtract(&mut self, bytes: u64) {
-        self.named = self.named.saturating_sub(bytes);
+        self.named -= i128::from(bytes);
+        self.is_named = true;
     }
 
     fn measure(&mut self, bytes: u64) {
-        let more = bytes.saturating_sub(self.named);
-        self.before = Some(self.before.map_or(more, |before| before.min(more)));
+        let more = u64::try_from(i128::from(bytes) - self.named).unwrap_or(0);
+        let least = self.differences.map_or(more, |(least, _)| least.min(more));
+        self.differences = Some((least, more));
+    }
+
+    /// Returns the bytes of the segments or blocks from before the recording.
+    ///
+    /// A measurement can contain a change whose event follows it, or lack one whose event precedes it, so that all differences but the
+    /// last one of a complete recording can be wrong by a few changes. If one is 0, there were no bytes before.
+    fn before(&self, is_complete: bool) -> u64 {
+        match self.differences {
+            Some((1.., last)) if is_complete => last,
+            Some((least, _)) => least,
+            None => 0,
+        }
     }
 }
 
@@ -310,16 +326,27 @@ impl History {
     #[must_use]
     pub fn reserved_before(&self, pool: u32) -> u64 {
         let pool = self.pools.get(&pool);
-        pool.and_then(|pool| pool.reserved.before).unwrap_or(0)
+        pool.map_or(0, |pool| pool.reserved.before(self.is_complete()))
     }
 
-    /// Returns the bytes of a pool's blocks that were allocated before the recording and that no row lists. Those that are freed
-    /// during the recording do not count. The child of a fork has such blocks, because it inherits them. Requests that were served
-    /// while the recording measured its sums can make the figure too small or too large by their bytes.
+    /// Returns whether the rows name every change of the bytes that a pool has taken from its source. These bytes are then
+    /// [`reserved_before`](Self::reserved_before) and the sum of the changes. A measurement can be wrong by a change at the same time.
+    #[must_use]
+    pub fn names_segments(&self, pool: u32) -> bool {
+        self.lost == 0 && self.pools.get(&pool).is_some_and(|pool| pool.reserved.is_named)
+    }
+
+    /// Returns the bytes of a pool's blocks that were allocated before the recording and that no row lists. The child of a fork has such
+    /// blocks, because it inherits them. If the recording was not closed, requests that were served while it measured its sums can make
+    /// the figure too small by their bytes.
     #[must_use]
     pub fn allocated_before(&self, pool: u32) -> u64 {
         let pool = self.pools.get(&pool).filter(|_| !self.lists_older);
-        pool.and_then(|pool| pool.allocated.before).unwrap_or(0)
+        pool.map_or(0, |pool| pool.allocated.before(self.is_complete()))
+    }
+
+    fn is_complete(&self) -> bool {
+        self.end == Some(End::Closed)
     }
 
     /// Returns whether a block was allocated before the recording.

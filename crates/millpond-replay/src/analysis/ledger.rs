@@ -137,11 +137,14 @@ pub(super) struct Ledger<'a> {
     pub(super) order: u64,
     /// The latest time so far.
     pub(super) time: u64,
-    /// The number of frees of unknown blocks.
+    /// The number of frees of unknown blocks, and their bytes.
     pub(super) unknown_frees: u64,
+    unknown_bytes: u64,
     /// The number of blocks that were opened so far.
     pub(super) opened: u64,
     history: &'a History,
+    /// Whether the walk begins with the first row.
+    is_whole: bool,
     keyframe: Keyframe,
 }
 
@@ -157,7 +160,7 @@ struct Keyframe {
 }
 
 impl<'a> Ledger<'a> {
-    fn new(history: &'a History, groups: Groups<'a>) -> Self {
+    fn new(history: &'a History, groups: Groups<'a>, start: &Start) -> Self {
         Self {
             groups,
             live: Map::default(),
@@ -168,11 +171,13 @@ impl<'a> Ledger<'a> {
             bytes: 0,
             parked_bytes: 0,
             reserved: None,
-            order: 0,
+            order: start.row,
             time: 0,
             unknown_frees: 0,
+            unknown_bytes: 0,
             opened: 0,
             history,
+            is_whole: *start == Start::default(),
             keyframe: Keyframe::default(),
         }
     }
@@ -287,13 +292,19 @@ impl<'a> Ledger<'a> {
     fn free(&mut self, row: &Row, watch: &mut dyn Watch) {
         match self.remove(row.id) {
             Some(block) => watch.closed(self, &block, Some(row)),
-            None => self.unknown_frees += 1,
+            None => self.unknown(row),
         }
+    }
+
+    /// Notes the free of a block that no row lists.
+    fn unknown(&mut self, row: &Row) {
+        self.unknown_frees += 1;
+        self.unknown_bytes = self.unknown_bytes.saturating_add(row.bytes);
     }
 
     fn park(&mut self, row: &Row, watch: &mut dyn Watch) {
         let Some(block) = self.remove(row.id) else {
-            self.unknown_frees += 1;
+            self.unknown(row);
             return;
         };
         self.parked_bytes += u128::from(block.bytes);
@@ -332,10 +343,12 @@ impl<'a> Ledger<'a> {
         self.reserved = Some(self.reserved.unwrap_or(0) - known + after);
     }
 
-    /// Returns the bytes of blocks from before the recording, which it does not list.
+    /// Returns the bytes of blocks from before the recording that it does not list and that were not freed so far.
     pub(super) fn unlisted(&self) -> u64 {
         let pools = self.pools.keys().map(|pool| self.history.allocated_before(*pool));
-        pools.fold(0, u64::saturating_add)
+        pools
+            .fold(0, u64::saturating_add)
+            .saturating_sub(self.unknown_bytes)
     }
 
     fn gauge(&mut self, row: &Row) {
@@ -343,7 +356,10 @@ impl<'a> Ledger<'a> {
             return;
         };
         match gauge {
-            Gauge::Reserved => self.reserve(row, |_, now| now),
+            Gauge::Reserved => {
+                let is_exact = self.is_whole && self.history.names_segments(row.pool);
+                self.reserve(row, |held, measured| if is_exact { held } else { measured });
+            }
             Gauge::DeviceUsed if row.pool == 0 => {
                 self.devices.insert(row.stream, row.bytes);
             }
@@ -437,8 +453,7 @@ pub(super) fn walk<'a>(
         Window::Times { from, .. } => history.start_before(from),
         Window::Rows { .. } => Start::default(),
     };
-    let mut ledger = Ledger::new(history, groups);
-    ledger.order = start.row;
+    let mut ledger = Ledger::new(history, groups, &start);
     let mut begun = false;
     let mut number = start.row;
     let allowance = history.allowance();
