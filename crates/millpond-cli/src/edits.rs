@@ -59,8 +59,8 @@ pub(crate) fn best(proposals: &[Proposal]) -> Option<String> {
     ))
 }
 
-/// Returns the proposals as a list. Empty if there are none.
-pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
+/// Returns the proposals as a list. Empty if there are none. `applied` are the edits that the program went through before.
+pub(crate) fn proposals(proposals: &[Proposal], applied: &[AppliedEdit], limited: bool) -> String {
     let Some(first) = proposals.first() else {
         return String::new();
     };
@@ -91,7 +91,7 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
             "{}\n",
             item(&bold(&format!("{after:>10}")), &line, columns)
         ));
-        let flags = flags(proposal.edits.iter().map(|edit| edit.edit.as_str()));
+        let flags = flags(applied, proposal.edits.iter().map(|edit| edit.edit.as_str()));
         out.push_str(&format!("{}\n", item(&format!("{:10}", ""), &flags, columns)));
     }
     out.push('\n');
@@ -103,9 +103,11 @@ pub(crate) fn proposals(proposals: &[Proposal], limited: bool) -> String {
     out
 }
 
-/// Returns edits as they are written on a command line.
-pub(crate) fn flags<'a>(edits: impl Iterator<Item = &'a str>) -> String {
-    let flags: Vec<String> = edits
+/// Returns edits as they are written on a command line, after those that were applied before.
+pub(crate) fn flags<'a>(applied: &'a [AppliedEdit], edits: impl Iterator<Item = &'a str>) -> String {
+    let applied = applied.iter().map(|edit| edit.edit.as_str());
+    let flags: Vec<String> = applied
+        .chain(edits)
         .map(|edit| format!("--edit '{}'", edit.replace('\'', r"'\''")))
         .collect();
     flags.join(" ")

@@ -5,7 +5,8 @@ use crate::terminal::{bold, dim, green, red};
 use crate::text::{self, counted, duration_us, item, number, short, size, wrap};
 use millpond_replay::analysis::NO_STACK;
 use millpond_replay::{
-    CacheState, Holder, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind, Report, tag_frames,
+    AppliedEdit, CacheState, Holder, OomOrigin, OutOfMemory, RefusedRequest, Remedy, RemedyKind, Report,
+    tag_frames,
 };
 
 /// The name of the group of blocks without a tag.
@@ -23,8 +24,9 @@ const HOLDERS: usize = 6;
 /// The most groups that are listed by age.
 const OLDEST: usize = 3;
 
-/// Returns the explanation of an out-of-memory event: two or three sentences, then a table of the figures.
-pub(crate) fn text(oom: &OutOfMemory, width: usize) -> String {
+/// Returns the explanation of an out-of-memory event: two or three sentences, then a table of the figures. `applied` are the edits that
+/// the program went through before.
+pub(crate) fn text(oom: &OutOfMemory, applied: &[AppliedEdit], width: usize) -> String {
     let mut out = String::new();
     for (at, sentence) in oom.sentences().iter().enumerate() {
         let line = wrap(sentence, width, 0);
@@ -45,7 +47,7 @@ pub(crate) fn text(oom: &OutOfMemory, width: usize) -> String {
     facts.device(oom);
     facts.cache(oom);
     facts.holders(oom);
-    facts.remedies(&oom.remedies);
+    facts.remedies(&oom.remedies, applied);
     facts.out
 }
 
@@ -220,13 +222,17 @@ impl Facts {
         }
     }
 
-    fn remedies(&mut self, remedies: &[Remedy]) {
+    fn remedies(&mut self, remedies: &[Remedy], applied: &[AppliedEdit]) {
+        let change = match applied {
+            [] => "a change of the program",
+            _ => "one more change of the program",
+        };
         let mut last = None;
         for remedy in remedies {
             // The variable is named once for all of its settings.
             let (head, text) = match remedy.kind {
                 RemedyKind::Policy => ("another allocator", remedy.text.as_str()),
-                RemedyKind::Change => ("a change of the program", remedy.text.as_str()),
+                RemedyKind::Change => (change, remedy.text.as_str()),
                 _ => remedy.text.split_once('=').unwrap_or(("a setting", &remedy.text)),
             };
             if last != Some(head) {
@@ -238,7 +244,8 @@ impl Facts {
             self.row("", &format!("{spare}  {}", green(text)));
             if !remedy.edits.is_empty() {
                 // Users paste this text, so it is not cut.
-                self.line("", &edits::flags(remedy.edits.iter().map(String::as_str)));
+                let edits = remedy.edits.iter().map(String::as_str);
+                self.line("", &edits::flags(applied, edits));
             }
         }
     }

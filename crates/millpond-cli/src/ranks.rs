@@ -114,7 +114,11 @@ pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -
         }),
     );
     if overall.iter().any(|o| o.smallest.is_some()) {
-        let smallest = |o: &Overall<'_>| o.smallest.map_or_else(|| "none".to_owned(), |b| unit.show(b));
+        let smallest = |o: &Overall<'_>| match o.smallest {
+            Some(bytes) => unit.show(bytes),
+            None if o.missing > 0 => "-".to_owned(),
+            None => "none".to_owned(),
+        };
         grid.column("smallest\ndevice", Align::Right, column(&smallest));
     }
     grid.column("worst recording", Align::Left, column(&|o| o.worst.0.to_owned()));

@@ -82,7 +82,7 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     let failure = report
         .out_of_memory
         .iter()
-        .map(|oom| format!("{}\n", failure::text(oom, columns)));
+        .map(|oom| format!("{}\n", failure::text(oom, &report.edits, columns)));
     let verdict = report
         .verdict
         .iter()

@@ -9,11 +9,11 @@ use crate::terminal::{bold, width};
 use crate::text::{Unit, duration_us, nearest, number, overhead, size, wrap};
 use crate::values::SourceKind;
 use crate::{device, edits, files, output, terminal, verdict};
-use millpond_engine::display_size_up;
+use millpond_engine::{display_size_exact, display_size_up};
 use millpond_replay::{
     Choice, Family, Gain, Redactor, Selection, Threads, Trial, TuneOptions, Tuned, TunedFamily, tune,
 };
-use millpond_trace::Trace;
+use millpond_trace::{Action, Trace};
 
 /// Runs the command.
 pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
@@ -113,17 +113,28 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     named.iter().map(find).collect()
 }
 
-/// Returns the trace of the device that holds the most. One environment applies to all devices of a process, so only this one
-/// is searched.
-fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
+/// Returns the trace of the device that holds the most, among those that ran out of memory if there are any. One environment applies
+/// to all devices of a process, so only this one is searched.
+fn heaviest(mut traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     let several = traces.len() > 1;
+    let ran_out = |trace: &Trace| {
+        let mut actions = trace.events.iter().map(|event| event.action);
+        actions.any(|action| action == Action::OutOfMemory)
+    };
+    let why = match traces.iter().any(ran_out) {
+        true => {
+            traces.retain(ran_out);
+            "ran out of memory"
+        }
+        false => "holds the most",
+    };
     let heaviest = files::heaviest(traces);
     let heaviest = heaviest.ok_or_else(|| CliError::Usage("the recording holds no device".to_owned()))?;
     if several {
         let device = heaviest.origin.device;
         output::note(
             quiet,
-            &format!("settings are searched for device {device}, which holds the most"),
+            &format!("settings are searched for device {device}, which {why}"),
         );
     }
     Ok(heaviest)
@@ -131,7 +142,13 @@ fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
 
 fn text(tuned: &Tuned, args: &TuneArgs, options: &TuneOptions) -> String {
     let columns = width();
-    let device = device::describe(&args.device, options.device);
+    let device = match (options.device.bytes, tuned.device_bytes) {
+        (None, Some(had)) => format!(
+            "device: {}, which the program could have when it ran out of memory",
+            display_size_exact(had)
+        ),
+        _ => device::describe(&args.device, options.device),
+    };
     let mut out = format!("{}{}\n", edits::text(&tuned.edits), bold(&tuned.trace));
     let facts = format!("peak requested {}; {device}", size(tuned.peak_requested_bytes));
     out.push_str(&format!("{}\n", wrap(&facts, columns, 0)));
@@ -141,7 +158,11 @@ fn text(tuned: &Tuned, args: &TuneArgs, options: &TuneOptions) -> String {
         out.push_str(&format!("\n{}\n", table(family, tuned, args.top)));
         out.extend(gains(family, tuned).map(|gains| format!("\n{}", verdict::sentence(&gains))));
     }
-    out.push_str(&edits::proposals(&tuned.proposals, tuned.device_bytes.is_some()));
+    out.push_str(&edits::proposals(
+        &tuned.proposals,
+        &tuned.edits,
+        tuned.device_bytes.is_some(),
+    ));
     let lines: Vec<String> = tuned.families.iter().filter_map(TunedFamily::line).collect();
     if !lines.is_empty() {
         out.push_str("\nTo paste into the shell that starts the program:\n");
@@ -189,8 +210,9 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     let column =
         |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
     let mut grid = Grid::new();
-    let mark = |at| if at == family.best { "▸" } else { " " };
-    grid.column(" ", Align::Left, column(&|at, _| mark(at).to_owned()));
+    let is_best = |at, trial: &Trial| at == family.best && trial.fits;
+    let mark = |at, trial: &Trial| if is_best(at, trial) { "▸" } else { " " };
+    grid.column(" ", Align::Left, column(&|at, t| mark(at, t).to_owned()));
     if tuned.device_bytes.is_some() {
         grid.column(
             "fits",
@@ -243,10 +265,17 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
             t.conf.clone()
         }
     });
+    let order = match family.trials.get(family.best).is_some_and(|best| best.fits) {
+        true => {
+            "The first is the one to use; the others are sorted by memory in steps of 2 %, stalls and driver time. A longer \
+             setting must be clearly better."
+        }
+        false => {
+            "The program finishes with none of them. Those with which it gets furthest follow the defaults."
+        }
+    };
     let head = format!(
-        "{} settings of {} ({}) tried. The first is the one to use; the others are sorted by memory in steps of 2 %, stalls and \
-         driver time. A longer setting must be clearly better. needs: the smallest device on which the program \
-         finishes, for the best settings",
+        "{} settings of {} ({}) tried. {order} needs: the smallest device on which the program finishes, for the best settings",
         number(family.trials.len() as u64),
         owner(family.family),
         family.variable

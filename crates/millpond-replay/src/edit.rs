@@ -267,6 +267,13 @@ impl Done {
 
 impl Edit {
     fn change(&self, trace: &Trace, draft: &mut Draft) -> Result<Done, EditError> {
+        self.changed(trace, draft).map_err(|why| match why {
+            EditError::Unsupported { why, .. } => self.unsupported(&why),
+            other => other,
+        })
+    }
+
+    fn changed(&self, trace: &Trace, draft: &mut Draft) -> Result<Done, EditError> {
         let Some(pattern) = &self.pattern else {
             return match self.change {
                 Change::Scale(factor) => scale::batch(trace, draft, factor),
@@ -280,7 +287,7 @@ impl Edit {
                 near: pattern.near(trace, draft),
             });
         }
-        let result = match self.change {
+        match self.change {
             Change::Scale(factor) => Ok(resize(
                 draft,
                 &matched,
@@ -298,11 +305,7 @@ impl Edit {
             Change::Offload => offload::offload(trace, draft, pattern, &matched),
             Change::FreeEarly => early::free_early(trace, draft, &matched),
             Change::Without => Ok(without(draft, &matched)),
-        };
-        result.map_err(|why| match why {
-            EditError::Unsupported { why, .. } => self.unsupported(&why),
-            other => other,
-        })
+        }
     }
 
     fn unsupported(&self, why: &str) -> EditError {

@@ -29,6 +29,7 @@ pub struct Prepared<'a> {
     setups: Vec<Setup>,
     /// Policies that the device cannot run.
     pageless: Vec<String>,
+    limited: Device,
 }
 
 impl<'a> Prepared<'a> {
@@ -65,6 +66,13 @@ impl<'a> Prepared<'a> {
             own,
             setups,
             pageless,
+            limited: Device {
+                bytes: options
+                    .device
+                    .bytes
+                    .or_else(|| oom::recorded_device(trace, options)),
+                ..options.device
+            },
         };
         prepared.ticks()?;
         Ok(prepared)
@@ -100,6 +108,20 @@ impl<'a> Prepared<'a> {
     /// Returns the options.
     pub(crate) fn options(&self) -> &'a Options {
         self.options
+    }
+
+    /// Returns the device on which settings are compared. If the options set no limit, it has the bytes that the recorded program
+    /// could have when it ran out of memory.
+    pub(crate) fn limited(&self) -> Device {
+        self.limited
+    }
+
+    /// Returns whether the program finishes with these settings on the [limited](Self::limited) device. `result` is its replay on the
+    /// device of the options.
+    pub(crate) fn finishes(&self, setup: &Setup, result: &PolicyResult) -> bool {
+        let limit = self.limited.bytes;
+        result.first_failure.is_none()
+            && (limit == self.options.device.bytes || matches!(self.failure_on(setup, limit), Ok(None)))
     }
 
     /// Returns the calls at which ticks are sent.

@@ -104,7 +104,7 @@ pub(crate) fn each_alone(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Vec<Trial>, ReplayError> {
     let mut search = Search::new(prepared, progress);
-    let spaces = family::spaces(family, prepared.program(), prepared.options().device);
+    let spaces = family::spaces(family, prepared.program(), prepared.limited());
     let alone = spaces
         .iter()
         .flat_map(|dimensions| family::one_at_a_time(dimensions))
@@ -118,6 +118,8 @@ pub(crate) fn each_alone(
 pub(crate) struct Search<'a> {
     program: &'a Program,
     options: &'a Options,
+    /// The device on which the settings are compared.
+    device: Device,
     progress: &'a (dyn Fn(usize, usize) + Sync),
     tried: usize,
     planned: usize,
@@ -128,6 +130,7 @@ impl<'a> Search<'a> {
         Self {
             program: prepared.program(),
             options: prepared.options(),
+            device: prepared.limited(),
             progress,
             tried: 0,
             planned: 0,
@@ -138,7 +141,7 @@ impl<'a> Search<'a> {
 impl Search<'_> {
     /// Searches the settings of one allocator. Returns `None` if it has no defaults.
     pub(crate) fn family(&mut self, family: Family) -> Result<Option<TunedFamily>, ReplayError> {
-        let spaces = family::spaces(family, self.program, self.options.device);
+        let spaces = family::spaces(family, self.program, self.device);
         let mut trials: Vec<Trial> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
         let alone: Vec<Point> = spaces
@@ -212,7 +215,7 @@ impl Search<'_> {
         };
         let slightly_smaller = Device {
             bytes: Some(needed - needed / 100),
-            ..self.options.device
+            ..self.device
         };
         for trial in trials {
             if trial.fit.is_some() && !trial.seldom_stalls {
@@ -264,7 +267,7 @@ impl Search<'_> {
         settings: &Settings,
     ) -> Result<Trial, ReplayError> {
         let policy_built = policies::build(policy, settings)?;
-        let outcome = run(self.program, policy_built, self.options.device.source(), &mut ());
+        let outcome = run(self.program, policy_built, self.device.source(), &mut ());
         Ok(Trial {
             policy,
             conf: conf.to_owned(),

@@ -60,7 +60,8 @@ pub struct Tuned {
     pub trace: String,
     /// The device ordinal in the recorded process, or -1 for the host.
     pub device: i32,
-    /// Bytes for the program. `None` sets no limit.
+    /// Bytes for the program. Without a device among the options, those that the recorded program could have when it ran out of
+    /// memory. `None` sets no limit.
     pub device_bytes: Option<u64>,
     /// The most bytes that were requested and held at once.
     pub peak_requested_bytes: u64,
@@ -98,7 +99,7 @@ pub fn tune(
     let prepared = Prepared::new(trace, &replayed)?;
     let own = Family::of(&prepared.own().setup.policy);
     let peak = prepared.program().peak_requested;
-    let can_fit = options.device.bytes.is_none_or(|bytes| bytes >= peak);
+    let can_fit = prepared.limited().bytes.is_none_or(|bytes| bytes >= peak);
     let searched = match options.families.as_slice() {
         [] => own.into_iter().collect(),
         named => named.to_vec(),
@@ -121,7 +122,7 @@ pub fn tune(
         schema: SCHEMA,
         trace: trace.origin.name.clone(),
         device: trace.origin.device,
-        device_bytes: options.device.bytes,
+        device_bytes: prepared.limited().bytes,
         peak_requested_bytes: peak,
         edits: Vec::new(),
         proposals,

@@ -23,6 +23,13 @@ const CARDS: usize = 4;
 /// A function that replays with these settings on the device, and finds the smallest device.
 type Replay<'a, T> = &'a (dyn Fn(&Setup) -> Result<(PolicyResult, T), ReplayError> + Sync);
 
+/// Whether the program finishes on the [limited](Prepared::limited) device under its own allocator, and under the better settings.
+#[derive(Clone, Copy, Debug)]
+struct Finish {
+    own: bool,
+    better: bool,
+}
+
 impl Choice {
     /// Completes a replay with the failure below the smallest device, and with the smallest card.
     fn new(
@@ -86,17 +93,28 @@ pub(crate) fn verdict<T: Send>(
     replay: Replay<'_, T>,
 ) -> Result<(Verdict, Option<T>), ReplayError> {
     let own = prepared.own();
-    let found = search::better(prepared, &own_result, &candidates.list, replay);
+    let own_finishes = prepared.finishes(&own.setup, &own_result);
+    let found = search::better(prepared, &own_result, own_finishes, &candidates.list, replay);
     let own_choice = Choice::new(prepared, &own.setup, own_result, None)?;
-    let (better, more) = match found {
+    let (better, better_finishes, more) = match found {
         Some(found) => {
             let better = Choice::new(prepared, &found.setup, found.result, Some(found.apply))?;
-            (Some(better), Some(found.more))
+            (Some(better), found.finishes, Some(found.more))
         }
-        None => (None, None),
+        None => (None, false, None),
+    };
+    let finish = Finish {
+        own: own_finishes,
+        better: better_finishes,
     };
     let verdict = Verdict {
-        sentences: sentences::sentences(prepared, &own_choice, better.as_ref(), candidates.is_complete),
+        sentences: sentences::sentences(
+            prepared,
+            &own_choice,
+            better.as_ref(),
+            finish,
+            candidates.is_complete,
+        ),
         own: own_choice,
         own_is_known: own.known,
         better,

@@ -1,7 +1,8 @@
 //! Tests the explanation of out-of-memory events: one small recording for each cause, and hostile ones.
 
 use millpond_replay::{
-    Cause, Device, OomOrigin, Options, OutOfMemory, Program, RemedyKind, Selection, apply_edits, replay,
+    Cause, Device, OomOrigin, Options, OutOfMemory, Program, RemedyKind, Selection, TuneOptions, apply_edits,
+    replay, tune,
 };
 use millpond_trace::{ReadOptions, Trace, read_bytes};
 
@@ -164,6 +165,38 @@ fn free_pieces_are_counted_and_expandable_segments_are_a_proved_remedy() {
         last.contains("expandable_segments:True would have served it."),
         "{last}"
     );
+}
+
+/// The program could have 510 MiB. Expandable segments need 520 MiB for a request of 310 MiB, because they map 20 MiB at a time.
+#[test]
+fn a_setting_is_judged_by_the_bytes_that_the_program_could_have() {
+    for (mib, words, fits) in [
+        (150, "and gets the refused memory.", true),
+        (310, "which is still 10.0 MiB more than it could have.", false),
+    ] {
+        let mut rows = pieces();
+        rows.oom(mib * MIB, 10 * MIB);
+        let trace = rows.trace();
+        let options = Options {
+            verdict: true,
+            ..Options::default()
+        };
+        let report = replay(&trace, &options, &|_, _| {}).expect("replayed").report;
+        let text = report.verdict.expect("a verdict").sentences.join("\n");
+        assert!(
+            text.contains("Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it then needs"),
+            "{text}"
+        );
+        assert!(text.contains(words), "{text}");
+        let tuned = tune(&trace, &TuneOptions::default(), &|_, _| {}).expect("tuned");
+        assert_eq!(tuned.device_bytes, Some(510 * MIB));
+        assert_eq!(
+            tuned.families[0].line().is_some(),
+            fits,
+            "{:?}",
+            tuned.families[0]
+        );
+    }
 }
 
 #[test]

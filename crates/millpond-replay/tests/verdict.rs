@@ -111,8 +111,8 @@ fn a_pool_of_host_memory_gets_its_recorded_figures() {
         of_host,
         [
             "The program holds at most 656 MiB at once, and its pool takes at most 800 MiB from the system.",
-            "Of that, 144 MiB (18 %) is rounding and free memory that the pool keeps: the setting trim-every:1s returns \
-             free memory sooner.",
+            "Of that, 144 MiB (18 %) is rounding and free memory that the pool keeps. The setting trim-every:1s returns the free \
+             part sooner.",
         ]
     );
     assert!(cautions.contains("from spans"), "{cautions}");
@@ -120,8 +120,8 @@ fn a_pool_of_host_memory_gets_its_recorded_figures() {
     assert_eq!(
         sentences(&trace).0[1..],
         [
-            "Of that, 40.0 MiB (5 %) is rounding and free memory that the pool keeps: the setting trim-every:1s returns free memory \
-             sooner.",
+            "Of that, 40.0 MiB (5 %) is rounding and free memory that the pool keeps. The setting trim-every:1s returns the free \
+             part sooner.",
             "The pool's memory includes 104 MiB of blocks from before the recording, which it does not list. The child of a fork \
              inherits such blocks.",
         ]
@@ -226,6 +226,16 @@ fn a_setting_is_recommended_if_only_the_allocator_needs_too_much() {
         "{text}"
     );
     assert!(text.contains("and finishes there"), "{text}");
+}
+
+/// The program holds 656 MiB, and the best setting needs 660 MiB.
+#[test]
+fn a_setting_that_the_device_has_too_little_for_does_not_finish_there() {
+    let (_, verdict) = answer(&with_holes(), Some(658 * MIB));
+    let text = verdict.sentences.join("\n");
+    let advice = "it then needs 660 MiB, 300 MiB less, which is still 2.00 MiB more than the device has.";
+    assert!(text.contains(advice), "{text}");
+    assert!(!text.contains("finishes there"), "{text}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(super) fn text(told: &Told<'_>) -> String {
     };
     for oom in &told.out_of_memory {
         out.push_str(&device(oom.device, ""));
-        out.push_str(&format!("\n{}", failure::text(oom, width())));
+        out.push_str(&format!("\n{}", failure::text(oom, &[], width())));
     }
     if let Some(verdict) = &told.verdict {
         out.push_str(&device(told.verdict_device, ", which holds the most"));

@@ -1,7 +1,7 @@
 //! Tests the call sites and stacks in reports.
 
 use super::shown;
-use crate::support::{folder, json, run, small, trace};
+use crate::support::{folder, json, run};
 use millpond_trace::recording::{Kind, Row, Writer};
 
 /// Writes a recording of ten blocks from one function. Every `each`-th block has a stack, and blocks have tags only if requested.

@@ -14,7 +14,7 @@ use super::torch_pools::{PoolKey, Pools};
 use super::torch_rules::{
     MIN_BLOCK, SMALL, SMALL_SEGMENT, allowed_bytes, block_bytes, is_wasted, segment_bytes,
 };
-use crate::block::{Block, Request};
+use crate::block::{Block, Request, Stream};
 use crate::conf::TorchConf;
 use crate::error::SourceError;
 use crate::index::Entry;
@@ -35,6 +35,11 @@ pub struct TorchExpandable {
     holes: Vec<Holes>,
 }
 
+/// Returns the size of a handle in a range for small or for other requests.
+fn handle_bytes(conf: &TorchConf, small: bool) -> u64 {
+    if small { SMALL_SEGMENT } else { conf.large_segment }
+}
+
 impl TorchExpandable {
     /// Creates the policy with these settings. Expandable segments are always on.
     #[must_use]
@@ -47,12 +52,15 @@ impl TorchExpandable {
         }
     }
 
+    /// Returns the bytes mapped for a request that no free block serves or touches, or `None` if no device could serve it.
+    #[must_use]
+    pub fn segment_bytes(conf: &TorchConf, requested: u64) -> Option<u64> {
+        let block = block_bytes(&Request::new(requested, Stream::DEFAULT), conf).ok()?;
+        block.checked_next_multiple_of(handle_bytes(conf, block <= SMALL))
+    }
+
     fn handle_bytes(&self, number: u32) -> u64 {
-        if self.pools.key(number).small {
-            SMALL_SEGMENT
-        } else {
-            self.conf.large_segment
-        }
+        handle_bytes(&self.conf, self.pools.key(number).small)
     }
 
     /// Returns the size to which a free block could grow, in bytes.

@@ -94,7 +94,16 @@ impl Phases {
     pub(super) fn new(trace: &Trace, draft: &Draft) -> Self {
         let of_tag: Vec<Option<Phase>> = trace.tags.iter().map(phase).collect();
         let of = |tag: u32| of_tag.get(tag as usize).copied().flatten();
-        let of_life: Vec<Option<Phase>> = draft.lives.iter().map(|life| of(life.tag)).collect();
+        let names_phase = |tag: u32| trace.tags.get(tag).contains(';');
+        let of_life: Vec<Option<Phase>> = draft
+            .lives
+            .iter()
+            .map(|life| match of(life.tag) {
+                // Most blocks from before the recording are parameters and the state of the optimizer, whatever made them.
+                Some(Phase::Forward) if life.made.is_none() && !names_phase(life.tag) => None,
+                phase => phase,
+            })
+            .collect();
         let mut sections: Vec<(usize, Phase)> = Vec::new();
         // Lives are in the order in which they were made.
         for (life, phase) in draft.lives.iter().zip(&of_life) {
@@ -119,7 +128,7 @@ impl Phases {
         }
     }
 
-    /// Returns the phase in which a block was made.
+    /// Returns the phase in which a block was made. The stack of a block from before the recording does not name a forward pass.
     pub(super) fn of(&self, life: usize) -> Option<Phase> {
         self.of_life.get(life).copied().flatten()
     }

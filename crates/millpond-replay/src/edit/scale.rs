@@ -5,7 +5,8 @@
 //! type, or first appears in a view. A block made in the backward pass does not follow the batch if it is the gradient of a
 //! parameter. Then it outlives the backward pass, or a block that does is made from it. It also does not follow the batch if its size
 //! is that of a parameter and not that of an activation. If the steps of the recording differ in size, a block that is the same in
-//! all of them does not follow the batch either.
+//! all of them does not follow the batch either. A block from before the recording follows it only if its tag names the
+//! forward pass.
 
 use super::Done;
 use super::draft::Draft;
@@ -75,6 +76,12 @@ pub(super) fn batch(trace: &Trace, draft: &mut Draft, factor: f64) -> Result<Don
         "Parameters, their gradients, their copies in other number types and the state of the optimizer keep their \
          sizes; activations and their gradients follow the batch.",
     );
+    if draft.lives.iter().any(|life| life.made.is_none()) {
+        done.assumes.push(
+            "Blocks from before the recording keep their sizes, unless their tags name the forward pass."
+                .to_owned(),
+        );
+    }
     done.assumes.push(follows.evidence());
     Ok(done)
 }
@@ -91,7 +98,7 @@ pub(super) struct Follows<'a> {
     modules: Vec<&'a str>,
     /// The sizes of gradients that outlive the backward pass, by module.
     gradients: HashMap<&'a str, HashSet<u64>>,
-    /// The sizes of all these gradients, and of the blocks of the phase `init`.
+    /// The sizes of all these gradients, of the blocks of the phase `init`, and of the blocks from before the recording.
     parameters: HashSet<u64>,
     /// The sizes of blocks made in a forward pass.
     activations: HashSet<u64>,
@@ -125,6 +132,9 @@ impl<'a> Follows<'a> {
         for (index, life) in draft.lives.iter().enumerate() {
             match phases.of(index) {
                 Some(Phase::Init) => {
+                    follows.parameters.insert(life.bytes);
+                }
+                None if life.made.is_none() => {
                     follows.parameters.insert(life.bytes);
                 }
                 Some(Phase::Forward) => {

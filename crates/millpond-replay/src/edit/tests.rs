@@ -1,6 +1,6 @@
 use super::*;
 use crate::program::{Program, Selection};
-use millpond_trace::{Action, NO_ALLOCATION, ReadOptions, read_bytes};
+use millpond_trace::{Action, InitialBlock, NO_ALLOCATION, ReadOptions, read_bytes};
 use proptest::prelude::*;
 use std::fmt::Write;
 
@@ -197,6 +197,42 @@ fn stacks_without_gradients_are_not_scaled() {
         free 1 4000
         free 2 1000";
     assert!(refused(&trace(lines), "scale=0.5").contains("no gradients"));
+}
+
+#[test]
+fn blocks_from_before_the_recording_keep_their_sizes() {
+    let lines = "\
+        alloc 9 9000 model.py:build:2<train.py:run:1
+        alloc 1 4000 model.py:forward:3<train.py:run:1
+        alloc 2 1000 tensor.py:backward:9<train.py:run:1
+        alloc 3 1000 tensor.py:backward:9<train.py:run:1
+        free 1 4000
+        alloc 4 8 torch/optim/adam.py:step:5<train.py:run:1
+        free 4 8
+        free 2 1000
+        free 3 1000
+        free 9 9000";
+    let mut trace = trace(lines);
+    let made = trace.events.remove(0);
+    trace.initial_blocks.push(InitialBlock {
+        address: 0,
+        requested: made.bytes,
+        bytes: None,
+        allocation: made.allocation,
+        tag: made.tag,
+        stream: made.stream,
+        pool: made.pool,
+        pending: false,
+    });
+    assert_eq!(peak(&trace), 9000 + 4000 + 2000);
+    let half = edited(&trace, &["scale=0.5"]);
+    assert_eq!(peak(&half.trace), 9000 + 2000 + 2000);
+    assert!(
+        half.edits[0]
+            .assumes
+            .iter()
+            .any(|text| text.contains("before the recording"))
+    );
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::steps::Steps;
 use crate::ticks::Ticks;
 use crate::verify::recorded_conf;
 use millpond_engine::{Settings, display_size, policies};
-use millpond_trace::{Format, Trace};
+use millpond_trace::{Action, Format, Trace};
 
 /// The most groups of each list.
 const HOLDERS: usize = 8;
@@ -29,6 +29,31 @@ pub(crate) fn recorded_device(trace: &Trace, options: &Options) -> Option<u64> {
     let at = at_event(trace, last as usize, &Rules::of(&own.policy, &own.settings));
     let free = device_free(trace, trace.events.get(last as usize)?)?;
     Some(at.reserved?.saturating_add(free))
+}
+
+/// Returns the bytes that the pool of an event had taken from its source just before, and the requested bytes of the blocks that the
+/// program held of it. Returns `None` if the recording has no other pool.
+fn of_one_pool(trace: &Trace, at: usize) -> Option<(u64, u64)> {
+    let pool = trace.events.get(at)?.pool;
+    if trace.events.iter().all(|event| event.pool == pool) {
+        return None;
+    }
+    let older = trace
+        .initial_blocks
+        .iter()
+        .filter(|block| block.pool == pool && !block.pending);
+    let mut held = older.fold(0, |sum: u64, block| sum.saturating_add(block.requested));
+    let mut taken = 0_u64;
+    for event in trace.events[..at].iter().filter(|event| event.pool == pool) {
+        match event.action {
+            Action::SegmentAlloc | Action::SegmentMap => taken = taken.saturating_add(event.bytes),
+            Action::SegmentFree | Action::SegmentUnmap => taken = taken.saturating_sub(event.bytes),
+            Action::Alloc => held = held.saturating_add(event.bytes),
+            Action::Free | Action::FreeRequested => held = held.saturating_sub(event.bytes),
+            Action::FreeCompleted | Action::OutOfMemory => {}
+        }
+    }
+    Some((taken, held))
 }
 
 impl OutOfMemory {
@@ -98,11 +123,13 @@ impl OutOfMemory {
         };
         let (cause, mut why) = shortage.explain();
         if let (Cause::Unknown, true, Some(taken)) = (cause, is_pool, trace.recorded_peak_reserved) {
+            let all = (taken, held.bytes.saturating_add(trace.unlisted_bytes));
+            let (taken, held) = of_one_pool(trace, last as usize).unwrap_or(all);
             why = format!(
                 "Its pool had taken {} from its source, of which the program held {}, and could not take more: a limit was reached, or \
                  the memory of the machine.",
                 display_size(taken),
-                display_size(held.bytes.saturating_add(trace.unlisted_bytes))
+                display_size(held)
             );
         }
         let mut told = Self {

@@ -2,7 +2,7 @@
 
 use super::layout::Hole;
 use crate::program::Wanted;
-use millpond_engine::policies::TorchNative;
+use millpond_engine::policies::{TorchExpandable, TorchNative};
 use millpond_engine::{Settings, TorchConf};
 
 /// The largest request of PyTorch's small pool.
@@ -43,10 +43,11 @@ impl Rules {
 
     /// Returns the bytes that the allocator takes from the device for a request that no free range serves.
     pub(crate) fn segment_bytes(&self, requested: u64) -> u64 {
-        match &self.torch {
-            Some(conf) if !self.paged => TorchNative::segment_bytes(conf, requested).unwrap_or(requested),
-            _ => requested,
-        }
+        let bytes = self.torch.as_ref().and_then(|conf| match self.paged {
+            true => TorchExpandable::segment_bytes(conf, requested),
+            false => TorchNative::segment_bytes(conf, requested),
+        });
+        bytes.unwrap_or(requested)
     }
 
     /// Returns the largest gap behind a block that belongs to the block, because the allocator does not split

@@ -135,6 +135,7 @@ impl Replays<'_> {
     fn replay(&self, edits: &[Edit]) -> Option<Proposal> {
         let options = self.prepared.options();
         let (own, best) = (&self.prepared.own().setup, self.best);
+        let device = self.prepared.limited();
         let (edited, program) = self.edited(edits)?;
         let needs = |setup: &Setup| Some(smallest(&program, &setup.policy, &setup.settings, options)?.bytes);
         let needs_bytes = needs(own)?;
@@ -143,11 +144,7 @@ impl Replays<'_> {
         }
         let finishes = || {
             let policy = policies::build(&best.policy, &best.settings).ok()?;
-            Some(
-                run(&program, policy, options.device.source(), &mut ())
-                    .stop
-                    .is_none(),
-            )
+            Some(run(&program, policy, device.source(), &mut ()).stop.is_none())
         };
         Some(Proposal {
             edits: edited.edits,
@@ -160,7 +157,7 @@ impl Replays<'_> {
                 true => needs_bytes,
                 false => needs(best)?,
             },
-            fits: options.device.bytes.is_none() || finishes()?,
+            fits: device.bytes.is_none() || finishes()?,
         })
     }
 }

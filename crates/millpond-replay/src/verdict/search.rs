@@ -49,6 +49,8 @@ pub(super) struct Found<T> {
     /// The line to paste, or the call to make.
     pub(super) apply: String,
     pub(super) result: PolicyResult,
+    /// Whether the program finishes on the [limited](Prepared::limited) device.
+    pub(super) finishes: bool,
     pub(super) more: T,
 }
 
@@ -56,11 +58,12 @@ pub(super) struct Found<T> {
 /// longer ones replace them only if they save one per cent more. Settings that save memory only with many stalls are
 /// left out.
 ///
-/// Returns `None` if nothing saves one per cent, unless the program's own allocator does not finish on the device and
-/// another one does.
+/// Returns `None` if nothing saves one per cent, unless the program's own allocator does not finish on the
+/// [limited](Prepared::limited) device and another one does. `own_finishes` says whether it does.
 pub(super) fn better<T: Send>(
     prepared: &Prepared<'_>,
     own_result: &PolicyResult,
+    own_finishes: bool,
     candidates: &[Candidate],
     replay: Replay<'_, T>,
 ) -> Option<Found<T>> {
@@ -68,9 +71,11 @@ pub(super) fn better<T: Send>(
     in_order.sort_by_key(|candidate| candidate.setup.conf.split(',').count());
     let mut best: Option<Found<T>> = None;
     for Candidate { setup, apply } in in_order {
-        let so_far = best.as_ref().map_or(own_result, |best| &best.result);
+        let (so_far, so_far_finishes) = best
+            .as_ref()
+            .map_or((own_result, own_finishes), |best| (&best.result, best.finishes));
         // One replay shows whether the search for the smallest device is worth its many replays.
-        if !can_be_better(prepared, setup, so_far) {
+        if !can_be_better(prepared, setup, so_far, so_far_finishes) {
             continue;
         }
         let Ok((result, more)) = replay(setup) else {
@@ -80,11 +85,13 @@ pub(super) fn better<T: Send>(
             .fit
             .as_ref()
             .is_some_and(|fit| so_far.fit.is_some() || fit.seldom_stalls());
-        if is_usable && (finishes(&result) || !finishes(so_far)) {
+        let finishes = prepared.finishes(setup, &result);
+        if is_usable && (finishes || !so_far_finishes) {
             best = Some(Found {
                 setup: setup.clone(),
                 apply: apply.clone(),
                 result,
+                finishes,
                 more,
             });
         }
@@ -92,18 +99,19 @@ pub(super) fn better<T: Send>(
     best.filter(|best| {
         let needs = |result: &PolicyResult| result.smallest_device_bytes.unwrap_or(u64::MAX) as f64;
         let saves = needs(&best.result) < needs(own_result) * (1.0 - WORTH);
-        saves || (finishes(&best.result) && !finishes(own_result))
+        saves || (best.finishes && !own_finishes)
     })
-}
-
-fn finishes(result: &PolicyResult) -> bool {
-    result.first_failure.is_none()
 }
 
 /// Returns whether the program finishes and seldom stalls with one per cent less memory than it needs so far, or on the
 /// device if it fails there so far.
-fn can_be_better(prepared: &Prepared<'_>, setup: &Setup, so_far: &PolicyResult) -> bool {
-    let device = prepared.options().device;
+fn can_be_better(
+    prepared: &Prepared<'_>,
+    setup: &Setup,
+    so_far: &PolicyResult,
+    so_far_finishes: bool,
+) -> bool {
+    let device = prepared.limited();
     let runs_in = |bytes: u64| {
         let device = Device {
             bytes: Some(bytes),
@@ -111,7 +119,7 @@ fn can_be_better(prepared: &Prepared<'_>, setup: &Setup, so_far: &PolicyResult) 
         };
         runs_well(prepared.program(), &setup.policy, &setup.settings, device)
     };
-    if !finishes(so_far) && device.bytes.is_some_and(runs_in) {
+    if !so_far_finishes && device.bytes.is_some_and(runs_in) {
         return true;
     }
     so_far
@@ -135,7 +143,7 @@ pub(crate) fn candidates(
     // Some settings have an effect only if the device is full, so a peak without a limit does not rank them. Each private pool takes
     // memory in such a replay.
     let has_many_pools = prepared.trace().pools.len() > MOST_POOLS;
-    for conf in family.fixed(prepared.program(), prepared.options().device) {
+    for conf in family.fixed(prepared.program(), prepared.limited()) {
         if !has_many_pools && conf != own.conf && !confs.contains(&conf) {
             confs.push(conf);
         }

@@ -1,7 +1,7 @@
 //! The sentences of a verdict.
 
-use super::WORTH;
-use crate::oom::recorded_device;
+use super::{Finish, WORTH};
+use crate::oom::Cause;
 use crate::prepared::{Prepared, is_of_host_pool};
 use crate::report::Choice;
 use crate::web::text::Count;
@@ -16,18 +16,21 @@ pub(super) fn sentences(
     prepared: &Prepared<'_>,
     own: &Choice,
     better: Option<&Choice>,
+    finish: Finish,
     is_complete: bool,
 ) -> Vec<String> {
+    let device = prepared.options().device.bytes;
     let facts = Facts {
         peak: prepared.program().peak_requested,
         allocations: f64::from(prepared.trace().allocations),
-        device: prepared.options().device.bytes,
+        device,
         is_of_host_pool: is_of_host_pool(prepared.trace()),
         reserved: prepared.trace().recorded_peak_reserved,
         unlisted: prepared.trace().unlisted_bytes,
-        had: recorded_device(prepared.trace(), prepared.options()),
+        had: prepared.limited().bytes.filter(|_| device.is_none()),
         own,
         better,
+        finish,
         is_complete,
         made: prepared.program().refused,
         is_last: ends_with_refusal(prepared.trace()),
@@ -57,6 +60,7 @@ struct Facts<'a> {
     had: Option<u64>,
     own: &'a Choice,
     better: Option<&'a Choice>,
+    finish: Finish,
     is_complete: bool,
     /// The number of requests that the recorded allocator refused.
     refused: u64,
@@ -109,8 +113,8 @@ impl Facts<'_> {
         let share = rest as f64 / pool.max(1) as f64;
         if share > WORTH {
             all.push(format!(
-                "Of that, {} ({:.0} %) is rounding and free memory that the pool keeps: the setting trim-every:1s returns \
-                 free memory sooner.",
+                "Of that, {} ({:.0} %) is rounding and free memory that the pool keeps. The setting trim-every:1s returns the free \
+                 part sooner.",
                 display_size(rest),
                 100.0 * share
             ));
@@ -219,7 +223,12 @@ impl Facts<'_> {
         };
         let free = below.free_bytes.saturating_add(below.cached_bytes);
         let request = display_size(below.bytes);
-        Some(if free >= below.bytes {
+        Some(if below.cause == Cause::Rounding && free >= below.bytes {
+            format!(
+                "{wasted}: with less, a request for {request} fails. {}",
+                below.why
+            )
+        } else if free >= below.bytes {
             format!(
                 "{wasted}: with less, a request for {request} fails although {} are free, because no free piece is large \
                  enough.",
@@ -239,8 +248,11 @@ impl Facts<'_> {
     /// Returns a sentence about the better setting, or about the lack of one.
     fn advice(&self) -> String {
         let Some(better) = self.better else {
-            let fails = self.own.result.first_failure.is_some();
-            let cannot = match fails {
+            if self.had.is_some_and(|had| self.peak > had) {
+                return "No setting can help, because the program itself holds more: change what it holds."
+                    .to_owned();
+            }
+            let cannot = match !self.finish.own {
                 true => "No setting of this allocator that was tried lets it finish",
                 false => "No setting of this allocator that was tried lowers this by 1 %",
             };
@@ -260,24 +272,38 @@ impl Facts<'_> {
             Some(own) if own > needs => format!(", {} less", display_size(own - needs)),
             _ => String::new(),
         };
-        let fits = match self.device {
-            Some(_) if self.own.result.first_failure.is_some() => " and finishes there".to_owned(),
-            Some(_) => String::new(),
-            None if self.had.is_some() || better.card == self.own.card => String::new(),
-            None => fits_on(better, " and fits on"),
-        };
         format!(
-            "{apply}: it then needs {}{saved}{fits}{}.",
+            "{apply}: it then needs {}{saved}{}{}.",
             display_size_up(needs),
+            self.fits(better, needs),
             self.price(better)
         )
+    }
+
+    /// Returns words that say whether the program finishes under the better settings, if that has changed or if it does not.
+    fn fits(&self, better: &Choice, needs: u64) -> String {
+        let (limit, it) = match (self.device, self.had) {
+            (None, None) if better.card == self.own.card => return String::new(),
+            (None, None) => return fits_on(better, " and fits on"),
+            (Some(device), _) => (device, "the device has"),
+            (None, Some(had)) => (had, "it could have"),
+        };
+        match (self.finish.own, self.finish.better, needs.checked_sub(limit)) {
+            (true, true, _) => String::new(),
+            (false, true, _) if self.device.is_some() => " and finishes there".to_owned(),
+            (false, true, _) => " and gets the refused memory".to_owned(),
+            (_, false, Some(more @ 1..)) => {
+                format!(", which is still {} more than {it}", display_size(more))
+            }
+            (_, false, _) => ", and still runs out of memory".to_owned(),
+        }
     }
 
     /// Returns words about the additional driver time, if it is noticeable.
     fn price(&self, better: &Choice) -> String {
         let extra = better.result.modelled_driver_ms - self.own.result.modelled_driver_ms;
         let is_noticed = 1000.0 * extra >= TIME_NOTICED * self.allocations && extra >= 1.0;
-        if !is_noticed || self.own.result.first_failure.is_some() {
+        if !is_noticed || !self.finish.own {
             return String::new();
         }
         format!(", for {extra:.0} ms more in driver calls (modelled)")
