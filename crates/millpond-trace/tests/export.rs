@@ -264,8 +264,7 @@ fn blocks_from_before_a_snapshot_are_still_from_before_it() {
         ],
     );
     let file = Scratch::new("older.pickle", &pickle(&value, 4));
-    let (bytes, exported) = converted(&open(&file), "again.pickle", &ExportOptions::default());
-    assert_eq!(exported.events, 2);
+    let (bytes, _) = converted(&open(&file), "again.pickle", &ExportOptions::default());
     for bytes in [pickle(&value, 4), bytes] {
         let trace = support::read(&bytes).expect("a snapshot").traces.remove(0);
         let mut older: Vec<u64> = trace.initial_blocks.iter().map(|block| block.address).collect();

@@ -215,9 +215,9 @@ mod tests {
             ("high-water:1.5%", "such as 10%"),
             ("memory-fraction:0", "such as 0.9"),
             ("memory-fraction:80", "such as 90%"),
-            ("memory-fraction:1.1", "up to 1"),
-            ("memory-fraction:nan", "up to 1"),
-            ("memory-fraction:101%", "up to 1"),
+            ("memory-fraction:1.1", "from 0.000001 to 1"),
+            ("memory-fraction:nan", "from 0.000001 to 1"),
+            ("memory-fraction:101%", "from 0.000001 to 1"),
             ("compact-at:100", "from 1 to 99"),
             ("compact-at:never", "0 for never"),
             (
