@@ -2,11 +2,13 @@
 
 #[path = "report/diff.rs"]
 mod diff;
+#[path = "report/pools.rs"]
+mod pools;
 #[path = "report/sites.rs"]
 mod sites;
 mod support;
 
-use millpond_trace::recording::{Gauge, Kind, Row, Writer};
+use millpond_trace::recording::{Kind, Row, Writer};
 use std::path::Path;
 use support::{command, folder, json, run, shared, small, state_only, trace};
 
@@ -371,182 +373,6 @@ fn a_recording_whose_blocks_all_live_at_once_is_reported() {
     let out = folder("all_live_out").join("run.csv.zst").display().to_string();
     let (code, _, said) = run(&["convert", &shown(&path), &out]);
     assert_eq!(code, 0, "{said}");
-}
-
-/// The first segment was taken before the recording began, and more was measured in main memory than all segments have.
-#[test]
-fn memory_from_before_and_beside_the_recording_is_counted() {
-    let path = folder("before").join("made.mpr");
-    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
-    let define = Row {
-        pool: 1,
-        ..Row::new(Kind::DefinePool, 0)
-    };
-    writer
-        .say(&define, Some("host\nprogram\nmillpond"), Some(&[u64::MAX]))
-        .expect("memory");
-    let of_pool = |kind, time| Row {
-        pool: 1,
-        ..Row::new(kind, time)
-    };
-    let gauge = |gauge: Gauge, pool, bytes| Row {
-        tag: gauge as u32,
-        pool,
-        bytes,
-        ..Row::new(Kind::Gauge, 3)
-    };
-    for row in [
-        Row {
-            bytes: 2 << 20,
-            ..of_pool(Kind::Reserve, 1)
-        },
-        Row {
-            id: 1,
-            bytes: 3 << 20,
-            requested: 3 << 20,
-            ..of_pool(Kind::Alloc, 2)
-        },
-        gauge(Gauge::Reserved, 1, 4 << 20),
-        gauge(Gauge::Allocated, 1, 7 << 19),
-        gauge(Gauge::Resident, 0, 300 << 20),
-    ] {
-        writer.push(&row).expect("memory");
-    }
-    std::fs::write(&path, writer.finish(10).expect("memory")).expect("written");
-    let (_, text, _) = run(&["report", &shown(&path)]);
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in [
-        "holds at most 3.00 MiB at once, and its pool takes at most 4.00 MiB from the system.",
-        "The pool's memory includes 512 KiB of blocks from before the recording",
-        "unlisted 512 KiB in blocks from before the recording; a child of a fork inherits such blocks",
-        "reserved 4.00 MiB then, 12 % of it held by no block",
-        "resident 300 MiB of main memory at most; 296 MiB of it did not come from the recorded pools",
-    ] {
-        assert!(words.contains(part), "{text}");
-    }
-}
-
-/// The child of a fork inherits 30 MiB, allocates 10 MiB, and frees what it inherited.
-#[test]
-fn inherited_blocks_count_until_they_are_freed() {
-    let path = folder("inherited").join("made.mpr");
-    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
-    writer
-        .say(
-            &Row::define(Kind::DefinePool, 1, 0),
-            Some("host\nprogram\nmillpond"),
-            Some(&[u64::MAX]),
-        )
-        .expect("memory");
-    let of_pool = |kind, time, id, mib: u64| Row {
-        pool: 1,
-        bytes: mib << 20,
-        requested: mib << 20,
-        id,
-        tag: if kind == Kind::Gauge {
-            Gauge::Allocated as u32
-        } else {
-            0
-        },
-        ..Row::new(kind, time)
-    };
-    for row in [
-        of_pool(Kind::Gauge, 1_000_000, 0, 30),
-        of_pool(Kind::Alloc, 2_000_000, 9, 10),
-        of_pool(Kind::Gauge, 3_000_000, 0, 40),
-        of_pool(Kind::Free, 4_000_000, 3, 30),
-        of_pool(Kind::Gauge, 5_000_000, 0, 10),
-    ] {
-        writer.push(&row).expect("memory");
-    }
-    std::fs::write(&path, writer.finish(6_000_000).expect("memory")).expect("written");
-    let at = |time: &str| run(&["report", &shown(&path), "--at", time]).1;
-    let (before, after) = (at("3ms"), at("end"));
-    assert!(
-        before.contains("unlisted      30.0 MiB in blocks from before the recording"),
-        "{before}"
-    );
-    assert!(!after.contains("unlisted"), "{after}");
-}
-
-/// Pool 2 holds 50 MiB, and a request to pool 1 is refused.
-#[test]
-fn a_refusal_is_explained_with_the_figures_of_its_own_pool() {
-    let path = folder("refusing_pool").join("made.mpr");
-    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
-    for pool in [1, 2] {
-        let define = Row::define(Kind::DefinePool, pool, 0);
-        writer
-            .say(&define, Some("host\nprogram\nmillpond"), Some(&[u64::MAX]))
-            .expect("memory");
-    }
-    let mut time = 0;
-    let mut row = |kind, pool, mib: u64| {
-        time += 1;
-        let row = Row {
-            pool,
-            bytes: mib << 20,
-            requested: mib << 20,
-            id: if kind == Kind::Alloc { time } else { 0 },
-            ..Row::new(kind, time)
-        };
-        writer.push(&row).expect("memory");
-    };
-    for (pool, mib) in [(1, 6), (2, 50)] {
-        row(Kind::Reserve, pool, mib);
-        row(Kind::Alloc, pool, mib);
-    }
-    row(Kind::Refused, 1, 4);
-    std::fs::write(&path, writer.finish(10).expect("memory")).expect("written");
-    let (_, text, _) = run(&["report", &shown(&path)]);
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let why = "Its pool had taken 6.00 MiB from its source, of which the program held 6.00 MiB";
-    assert!(words.contains(why), "{text}");
-}
-
-/// A measurement at the same time as a change contains it before its event, or does not contain it after its event.
-#[test]
-fn reserved_bytes_are_the_sum_of_the_recorded_changes() {
-    let path = folder("reserved").join("made.mpr");
-    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
-    let of_pool = |kind, time, mib: u64| Row {
-        pool: 1,
-        bytes: mib << 20,
-        requested: mib << 20,
-        id: u64::from(kind == Kind::Alloc),
-        tag: if kind == Kind::Gauge {
-            Gauge::Reserved as u32
-        } else {
-            0
-        },
-        ..Row::new(kind, time)
-    };
-    writer
-        .say(
-            &Row::define(Kind::DefinePool, 1, 0),
-            Some("host\nprogram\nmillpond"),
-            Some(&[u64::MAX]),
-        )
-        .expect("memory");
-    for row in [
-        of_pool(Kind::Reserve, 1, 2),
-        of_pool(Kind::Gauge, 2, 4),
-        of_pool(Kind::Reserve, 3, 2),
-        of_pool(Kind::Reserve, 4, 3),
-        of_pool(Kind::Gauge, 5, 4),
-        of_pool(Kind::Alloc, 6, 6),
-        of_pool(Kind::Gauge, 7, 7),
-    ] {
-        writer.push(&row).expect("memory");
-    }
-    std::fs::write(&path, writer.finish(10).expect("memory")).expect("written");
-    let (_, text, _) = run(&["report", &shown(&path)]);
-    for part in [
-        "reserved      7.00 MiB then, 14 % of it held by no block",
-        "peak reserved 7.00 MiB",
-    ] {
-        assert!(text.contains(part), "{text}");
-    }
 }
 
 /// A program that leaves a block behind in each step, as one with a leak does.

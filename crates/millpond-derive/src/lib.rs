@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The generated code contains no unsafe code. Lengths that differ could give a wrong result, but never an invalid access.
-// The examples need `millpond`, which tests them. As a dependency of this crate, `millpond` would be built a second time, for the compiler.
+// The examples use `millpond`, so that crate tests them. If the tests of this crate depended on `millpond`, it would be built a second
+// time, because dependencies of a macro are built for the compiler.
 #![forbid(unsafe_code)]
 
 mod input;

@@ -29,6 +29,7 @@ pub struct Prepared<'a> {
     setups: Vec<Setup>,
     /// Policies that the device cannot run.
     pageless: Vec<String>,
+    /// The device on which settings are compared.
     limited: Device,
 }
 

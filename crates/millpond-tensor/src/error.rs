@@ -108,7 +108,7 @@ pub enum TensorError {
         /// The size of the dimension.
         size: usize,
     },
-    /// A dimension that is to be removed has another size than 1.
+    /// A dimension was to be removed, but its size is not 1.
     #[error("dimension {dim} has the size {size}, and only a dimension of size 1 can be removed")]
     NotOne {
         /// The dimension.
@@ -116,7 +116,7 @@ pub enum TensorError {
         /// Its size.
         size: usize,
     },
-    /// A tensor whose only element was requested has another number of elements than one.
+    /// The only element of a tensor was requested, but the tensor does not have exactly one element.
     #[error(
         "a tensor of shape {shape:?} does not have exactly one element: select one, for example with `select`"
     )]
@@ -124,10 +124,10 @@ pub enum TensorError {
         /// The tensor's shape.
         shape: Box<[usize]>,
     },
-    /// A number is not a number.
+    /// A floating-point argument is NaN.
     #[error("{what} is not a number: choose another value")]
     NotANumber {
-        /// The value that is not a number.
+        /// The argument.
         what: &'static str,
     },
     /// An order of dimensions does not contain each dimension exactly once.

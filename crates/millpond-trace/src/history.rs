@@ -121,9 +121,9 @@ struct PoolBytes {
 /// Bytes that the recording measures, and whose changes it names.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
-    /// Bytes of the segments or blocks that the recording names. It is negative if more were freed that are older.
+    /// Bytes of the segments or blocks that the recording names. It is negative if older ones were freed.
     named: i128,
-    /// Whether the recording names any.
+    /// Whether the recording names any change.
     is_named: bool,
     /// The smallest and the last difference between a measurement and `named`. `None` without a measurement.
     differences: Option<(u64, u64)>,
@@ -148,8 +148,8 @@ impl Measured {
 
     /// Returns the bytes of the segments or blocks from before the recording.
     ///
-    /// A measurement can contain a change whose event follows it, or lack one whose event precedes it, so that all differences but the
-    /// last one of a complete recording can be wrong by a few changes. If one is 0, there were no bytes before.
+    /// A measurement can contain a change whose event follows it, or lack a change whose event precedes it. Its difference is then wrong by
+    /// that change. The last measurement of a complete recording is exact. If any difference is 0, there were no bytes before.
     fn before(&self, is_complete: bool) -> u64 {
         match self.differences {
             Some((1.., last)) if is_complete => last,

@@ -164,7 +164,8 @@ impl Survey {
                 // The request would not fit even if all memory were freed.
                 Some(budget) if self.requested > budget.limit => None,
                 Some(_) => self.heaviest.least(),
-                // A pool above its limit takes no memory before enough blocks are freed at any place.
+                // A request above the limit never fits. A pool above its limit takes no memory until enough blocks at any address are
+                // freed.
                 None if self
                     .limit
                     .is_some_and(|(limit, used)| self.requested > limit || used > limit) =>

@@ -62,7 +62,7 @@ fn limits_decide_the_exit_code() {
     }
     let (code, _, stderr) = with(&["reserved>+1%"]);
     assert!(code == 2 && stderr.contains("cannot be judged"), "{stderr}");
-    // In the other direction, the figure decreases.
+    // From `b` to `a` the peak decreases.
     assert_eq!(run(&["diff", &b, &a, "--fail-if", "peak>+0"]).0, 0);
     assert_eq!(run(&["diff", &a]).0, 2);
 }

@@ -13,7 +13,8 @@ fn pool() -> Pool {
     Pool::host().expect("addresses")
 }
 
-/// The room for more elements than requested does not fit in the end. The buffer then gets the requested room, and nothing was refused.
+/// Near the limit, the extra room that a growing buffer asks for does not fit. The buffer then gets the requested room, and no refusal
+/// is counted.
 #[test]
 fn extra_room_that_is_not_there_is_no_refusal() {
     let pool = Pool::builder().limit(16 << 20).host().expect("a pool");

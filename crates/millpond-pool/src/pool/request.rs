@@ -9,6 +9,7 @@ use millpond_engine as engine;
 use millpond_os::metadata::has_reserve;
 use millpond_os::reentrancy::inside;
 use std::cell::Cell;
+use std::thread::LocalKey;
 use std::time::Instant;
 
 /// A request.
@@ -49,52 +50,43 @@ impl AllocRequest {
 }
 
 thread_local! {
+    /// Whether this thread calls a pool's source under that pool's lock.
     static ASKING: Cell<bool> = const { Cell::new(false) };
+    /// Whether the requests of this thread are optional.
     static OPTIONAL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the requests of this thread as optional. Dropping this removes the mark.
-struct Optional {
+/// Sets a flag of this thread. Dropping this restores it.
+struct Mark {
+    flag: &'static LocalKey<Cell<bool>>,
     before: bool,
 }
 
-impl Drop for Optional {
-    fn drop(&mut self) {
-        OPTIONAL.set(self.before);
+impl Mark {
+    fn set(flag: &'static LocalKey<Cell<bool>>) -> Self {
+        Self {
+            flag,
+            before: flag.replace(true),
+        }
     }
 }
 
-/// Runs `work`, whose requests are optional: its caller continues without the memory, or repeats the request. A refusal of such a request
-/// is not counted and not reported, its error names no holders, and it does not wait.
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.flag.set(self.before);
+    }
+}
+
+/// Runs `work`, whose requests are optional: without the memory, its caller continues or repeats the request. Such requests do not wait.
+/// Their refusals are not counted or reported, and the errors list no holders.
 pub(crate) fn optionally<R>(work: impl FnOnce() -> R) -> R {
-    let _mark = Optional {
-        before: OPTIONAL.replace(true),
-    };
+    let _optional = Mark::set(&OPTIONAL);
     work()
 }
 
 /// Returns whether the requests of this thread are [optional](optionally).
 pub(super) fn is_optional() -> bool {
     OPTIONAL.get()
-}
-
-/// Marks that this thread calls a pool's source under that pool's lock. Dropping this removes the mark.
-struct Asking {
-    before: bool,
-}
-
-impl Asking {
-    fn begin() -> Self {
-        Self {
-            before: ASKING.replace(true),
-        }
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        ASKING.set(self.before);
-    }
 }
 
 /// Returns whether the current code was called by a pool's source and therefore runs under that pool's lock.
@@ -150,7 +142,7 @@ impl Heap {
         let mut core = lock(&self.core);
         let outcome = core.as_mut().and_then(|core| {
             self.change(core, |core| {
-                let _asking = Asking::begin();
+                let _asking = Mark::set(&ASKING);
                 work(core)
             })
         });

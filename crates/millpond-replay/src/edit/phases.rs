@@ -99,7 +99,8 @@ impl Phases {
             .lives
             .iter()
             .map(|life| match of(life.tag) {
-                // Most blocks from before the recording are parameters and the state of the optimizer, whatever made them.
+                // Most blocks from before the recording are parameters or the state of the optimizer, even if their stacks look like a
+                // forward pass.
                 Some(Phase::Forward) if life.made.is_none() && !names_phase(life.tag) => None,
                 phase => phase,
             })
@@ -128,7 +129,8 @@ impl Phases {
         }
     }
 
-    /// Returns the phase in which a block was made. The stack of a block from before the recording does not name a forward pass.
+    /// Returns the phase in which a block was made. The stack of a block from before the recording is not evidence of a
+    /// forward pass.
     pub(super) fn of(&self, life: usize) -> Option<Phase> {
         self.of_life.get(life).copied().flatten()
     }

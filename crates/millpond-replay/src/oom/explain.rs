@@ -31,8 +31,8 @@ pub(crate) fn recorded_device(trace: &Trace, options: &Options) -> Option<u64> {
     Some(at.reserved?.saturating_add(free))
 }
 
-/// Returns the bytes that the pool of an event had taken from its source just before, and the requested bytes of the blocks that the
-/// program held of it. Returns `None` if the recording has no other pool.
+/// Returns the bytes that the pool of an event had taken from its source just before, and the requested bytes that the program held in
+/// this pool. Returns `None` if the recording has no other pool.
 fn of_one_pool(trace: &Trace, at: usize) -> Option<(u64, u64)> {
     let pool = trace.events.get(at)?.pool;
     if trace.events.iter().all(|event| event.pool == pool) {
